@@ -1,0 +1,64 @@
+//! The one public error type.
+
+use std::path::{Path, PathBuf};
+
+/// What went wrong, naming the file, tensor, field, kernel or device with what was expected and what was found.
+///
+/// A wrong shape while a model is being recorded is a bug of that model and panics instead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file operation.
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    /// A file is not what it claims to be, or holds what is not supported.
+    #[error("{}: {what}: expected {expected}, found {found}", path.display())]
+    File { path: PathBuf, what: String, expected: String, found: String },
+    /// A tensor the model needs is absent from the checkpoint or has other dimensions or an unknown format.
+    #[error("{}: tensor {name}: expected {expected}, found {found}", path.display())]
+    Tensor { path: PathBuf, name: String, expected: String, found: String },
+    /// A chat template failed to parse, raised, or exceeded its limits.
+    #[error("chat template: {0}")]
+    Template(String),
+    /// The tokenizer could not be built or text could not be tokenized.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// No adapter satisfies the request.
+    #[error("no such device: {wanted}; found: {found}")]
+    NoDevice { wanted: String, found: String },
+    /// The device rejected a shader, pipeline or buffer, or a dispatch.
+    #[error("device {device}: {what}")]
+    Device { device: String, what: String },
+    /// The device disappeared or stopped answering; nothing on it can be used again.
+    #[error("device {device} was lost: {why}")]
+    DeviceLost { device: String, why: String },
+    /// The device has no memory for a buffer.
+    #[error("device {device}: out of memory for {what}: {bytes} bytes")]
+    OutOfMemory { device: String, what: String, bytes: u64 },
+    /// No free page is left in the KV pool. Nothing of the step has run.
+    #[error("KV cache is full: {needed} more pages needed, {free} free")]
+    OutOfPages { needed: usize, free: usize },
+    /// A sequence would grow beyond the context length.
+    #[error("context is full: {tokens} tokens, {context} fit")]
+    ContextFull { tokens: usize, context: usize },
+    /// A request contradicts itself or the model.
+    #[error("{what}: expected {expected}, found {found}")]
+    Request { what: String, expected: String, found: String },
+}
+
+/// `Result` with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::Io { path: path.into(), source }
+    }
+
+    pub(crate) fn file(path: &Path, what: impl Into<String>, expected: impl ToString, found: impl ToString) -> Error {
+        Error::File { path: path.into(), what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+
+    pub(crate) fn request(what: impl Into<String>, expected: impl ToString, found: impl ToString) -> Error {
+        Error::Request { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+}
