@@ -1,8 +1,18 @@
 //! LLM inference on any GPU.
 
+pub mod attention;
+pub mod engine;
 pub mod error;
 pub mod format;
+pub mod gpu;
+pub mod kernel;
+pub mod kernels;
+pub mod kv;
 pub mod memory;
+pub mod models;
+pub mod program;
+pub mod sampler;
+pub mod session;
 pub mod text;
 pub mod weights;
 

@@ -3,6 +3,292 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use half::f16;
+
+use crate::format::Format;
+use crate::kernel::Count;
+
+/// Handle of a tensor in a [`Memory`].
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Tensor(pub(crate) usize);
+
+/// What the elements of a tensor are. Rows of `F32` and `F16` are padded to a multiple of 4 elements of undefined value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Element {
+    /// Activations, norms, tables.
+    F32,
+    /// KV pages; two in a word.
+    F16,
+    /// Step inputs and sampled ids; rows are not padded.
+    U32,
+    /// Weights, laid out as the format says.
+    Weight(&'static Format),
+}
+
+/// What is known of a tensor before any memory is allocated. All tensors are matrices; a vector is one row.
+#[derive(Debug)]
+pub struct TensorDesc {
+    /// Checkpoint name of a weight, name in the model file otherwise.
+    pub name: String,
+    /// Kind of the elements.
+    pub element: Element,
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a row without padding.
+    pub cols: usize,
+    /// The count of the step that says how many of the rows it uses; `None` when all are in use.
+    pub bound: Option<Count>,
+    /// Whether the values are known at load.
+    pub is_table: bool,
+    /// Values known at load: what is uploaded before the first step.
+    pub(crate) init: Option<Host>,
+}
+
+impl TensorDesc {
+    /// Bytes on the device.
+    pub fn bytes(&self) -> usize {
+        match self.element {
+            Element::F32 => 4 * self.rows * stride(self.cols),
+            Element::F16 => 2 * self.rows * stride(self.cols),
+            Element::U32 => 4 * self.rows * self.cols,
+            Element::Weight(format) => (format.gpu_bytes)(self.rows, self.cols),
+        }
+    }
+
+    /// A host tensor of zeros, or the values known at load.
+    pub(crate) fn host(&self) -> Host {
+        match (&self.init, self.element) {
+            (Some(init), _) => init.clone(),
+            (None, Element::F32) => Host::F32(vec![0.0; self.rows * stride(self.cols)]),
+            (None, Element::F16) => Host::F16(vec![f16::ZERO; self.rows * stride(self.cols)]),
+            (None, Element::U32) => Host::U32(vec![0; self.rows * self.cols]),
+            (None, Element::Weight(_)) => unreachable!("weight {} has no values", self.name),
+        }
+    }
+}
+
+/// Elements from one row of `cols` to the next.
+pub const fn stride(cols: usize) -> usize {
+    cols.next_multiple_of(4)
+}
+
+/// Host copy of a tensor. Weights stay as the checkpoint holds them.
+#[derive(Clone, Debug)]
+pub enum Host {
+    /// Rows padded to [`stride`].
+    F32(Vec<f32>),
+    /// Rows padded to [`stride`].
+    F16(Vec<f16>),
+    /// Rows not padded.
+    U32(Vec<u32>),
+    /// Checkpoint bytes, rows contiguous.
+    Weight(WeightRows),
+}
+
+/// Quantised rows in the checkpoint's layout.
+#[derive(Clone, Debug)]
+pub struct WeightRows {
+    /// How a row is stored.
+    pub format: &'static Format,
+    /// Number of rows (outputs of a linear).
+    pub rows: usize,
+    /// Weights in a row (inputs of a linear).
+    pub cols: usize,
+    /// The rows.
+    pub bytes: Bytes,
+}
+
+impl WeightRows {
+    fn row_bytes(&self) -> usize {
+        self.bytes.len() / self.rows
+    }
+
+    /// Decodes row `i` into `weights` (`cols` long).
+    pub fn decode_row(&self, i: usize, weights: &mut [f32]) {
+        (self.format.decode)(&self.bytes[i * self.row_bytes()..][..self.row_bytes()], weights);
+    }
+
+    /// Rows `range` of these.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let bytes = self.bytes.slice(range.start * self.row_bytes()..range.end * self.row_bytes());
+        Self { rows: range.len(), bytes, ..*self }
+    }
+}
+
+impl Host {
+    /// Panics unless the tensor is f32.
+    pub fn f32(&self) -> &[f32] {
+        let Host::F32(v) = self else { panic!("tensor is not f32") };
+        v
+    }
+
+    /// Panics unless the tensor is f32.
+    pub fn f32_mut(&mut self) -> &mut [f32] {
+        let Host::F32(v) = self else { panic!("tensor is not f32") };
+        v
+    }
+
+    /// Panics unless the tensor is u32.
+    pub fn u32(&self) -> &[u32] {
+        let Host::U32(v) = self else { panic!("tensor is not u32") };
+        v
+    }
+
+    /// Panics unless the tensor is u32.
+    pub fn u32_mut(&mut self) -> &mut [u32] {
+        let Host::U32(v) = self else { panic!("tensor is not u32") };
+        v
+    }
+
+    /// Panics unless the tensor holds weights.
+    pub fn weight(&self) -> &WeightRows {
+        let Host::Weight(w) = self else { panic!("tensor is not a weight") };
+        w
+    }
+
+    /// Element `i` of a KV tensor, stored f32 or f16.
+    pub fn kv(&self, i: usize) -> f32 {
+        match self {
+            Host::F32(v) => v[i],
+            Host::F16(v) => v[i].to_f32(),
+            _ => panic!("tensor is not KV"),
+        }
+    }
+
+    /// Stores element `i` of a KV tensor, rounded (and clamped to ±65504) when it is f16.
+    pub fn set_kv(&mut self, i: usize, x: f32) {
+        match self {
+            Host::F32(v) => v[i] = x,
+            Host::F16(v) => v[i] = f16::from_f32(x.clamp(-65504.0, 65504.0)),
+            _ => panic!("tensor is not KV"),
+        }
+    }
+}
+
+/// A matrix of weights, in as many tensors as the device's binding limit makes of it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    pub(crate) parts: Vec<Tensor>,
+    /// Rows of all parts together.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+}
+
+/// Sizes that all tensors of a loaded model are allocated for.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Tokens of one step.
+    pub tokens: usize,
+    /// Rows of logits of one step.
+    pub outputs: usize,
+    /// Sequences of one step.
+    pub sequences: usize,
+    /// Positions of one sequence.
+    pub context: usize,
+    /// KV pages of all sequences.
+    pub pages: usize,
+    /// f16 or f32: how KV pages are stored.
+    pub kv: Element,
+    /// Bytes one binding may have.
+    pub binding: usize,
+}
+
+impl Capacity {
+    /// Positions of a page.
+    pub const PAGE: usize = 16;
+
+    /// Most of `count` that a step may have.
+    pub fn of(&self, count: Count) -> usize {
+        match count {
+            Count::Tokens => self.tokens,
+            Count::Outputs => self.outputs,
+            Count::Sequences => self.sequences,
+            // A tile holds at least one token.
+            Count::Tiles => self.tokens,
+            Count::Pages => self.context.div_ceil(Self::PAGE),
+        }
+    }
+}
+
+/// All tensors of a loaded model.
+#[derive(Debug)]
+pub struct Memory {
+    pub(crate) tensors: Vec<TensorDesc>,
+    /// What tensors are sized for.
+    pub capacity: Capacity,
+}
+
+impl Memory {
+    /// Memory without tensors.
+    pub fn new(capacity: Capacity) -> Self {
+        Self { tensors: Vec::new(), capacity }
+    }
+
+    /// A tensor that steps write.
+    pub fn tensor(&mut self, name: impl Into<String>, element: Element, rows: usize, cols: usize) -> Tensor {
+        self.push(TensorDesc { name: name.into(), element, rows, cols, bound: None, is_table: false, init: None })
+    }
+
+    /// An f32 tensor with a row for each token, output or sequence of a step.
+    pub fn activation(&mut self, name: &str, bound: Count, cols: usize) -> Tensor {
+        let rows = self.capacity.of(bound);
+        self.push(TensorDesc { name: name.into(), element: Element::F32, rows, cols, bound: Some(bound), is_table: false, init: None })
+    }
+
+    /// A u32 input or result with a row for each token, output or sequence of a step.
+    pub fn input(&mut self, name: &str, bound: Count, cols: usize) -> Tensor {
+        let rows = self.capacity.of(bound);
+        self.push(TensorDesc { name: name.into(), element: Element::U32, rows, cols, bound: Some(bound), is_table: false, init: None })
+    }
+
+    /// A table of f32 known at load: `values` are `rows × cols` without padding.
+    pub fn table(&mut self, name: impl Into<String>, cols: usize, values: &[f32]) -> Tensor {
+        let mut padded = vec![0.0; values.len() / cols * stride(cols)];
+        for (row, to) in values.chunks(cols).zip(padded.chunks_mut(stride(cols))) {
+            to[..cols].copy_from_slice(row);
+        }
+        let (rows, init) = (values.len() / cols, Some(Host::F32(padded)));
+        self.push(TensorDesc { name: name.into(), element: Element::F32, rows, cols, bound: None, is_table: true, init })
+    }
+
+    /// A weight of the checkpoint, split by rows where it exceeds the binding limit.
+    pub fn weight(&mut self, name: &str, w: &WeightRows) -> Weight {
+        let row_bytes = (w.format.gpu_bytes)(w.rows, w.cols).div_ceil(w.rows);
+        // A part's scale plane is padded to a word, so a word is kept in reserve.
+        let fit = (self.capacity.binding.saturating_sub(4) / row_bytes).max(1);
+        let parts = (0..w.rows).step_by(fit).map(|first| {
+            let range = first..w.rows.min(first + fit);
+            let part_name = if range.len() == w.rows { name.into() } else { format!("{name}[{}..{}]", range.start, range.end) };
+            let (rows, cols, init) = (range.len(), w.cols, Some(Host::Weight(w.slice(range))));
+            self.push(TensorDesc { name: part_name, element: Element::Weight(w.format), rows, cols, bound: None, is_table: true, init })
+        });
+        Weight { parts: parts.collect(), rows: w.rows, cols: w.cols }
+    }
+
+    /// Drops the values known at load, once they are on a device.
+    pub(crate) fn forget_values(&mut self) {
+        for t in &mut self.tensors {
+            t.init = None;
+        }
+    }
+
+    fn push(&mut self, desc: TensorDesc) -> Tensor {
+        self.tensors.push(desc);
+        Tensor(self.tensors.len() - 1)
+    }
+
+    /// What `t` is.
+    pub fn desc(&self, t: Tensor) -> &TensorDesc {
+        &self.tensors[t.0]
+    }
+
+    /// Every tensor, in the order of declaration.
+    pub fn tensors(&self) -> &[TensorDesc] {
+        &self.tensors
+    }
+}
+
 /// Bytes that keep alive what they are part of, such as a mapped file.
 #[derive(Clone)]
 pub struct Bytes {

@@ -1,0 +1,24 @@
+// y[t, c] = table[tokens[t], c], for the rows ROW0 .. ROW0 + N of the table that are bound.
+// One invocation for each (group of 32 c, t).
+override C4: u32;      // C / 4, rounded up
+override GROUPS: u32;  // C / 32, rounded up
+override N: u32;
+override ROW0: u32;
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;   // [T]: token, position, page slot, sequence
+@group(0) @binding(2) var<storage, read> w: array<u32>;              // [N, C], the format's layout
+@group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;  // [T, C4]
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let g = id.x;
+    let t = id.y;
+    if g >= GROUPS || t >= step.n_tokens { return; }
+    let row = tokens[t].x;
+    if row < ROW0 || row >= ROW0 + N { return; }
+    let weights = decode_group(row - ROW0, g);
+    for (var i = 0u; i < 8u; i += 1u) {
+        if g * 8u + i < C4 { y[t * C4 + g * 8u + i] = weights[i]; }
+    }
+}

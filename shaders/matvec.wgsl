@@ -1,0 +1,34 @@
+// y[t, ROW0 + n] = ADD * y[t, ROW0 + n] + sum_k w[n, k] * x[t, k], for few t: one token after the other.
+// One invocation for each n: loads of x are uniform, and no reduction is needed.
+override N: u32;        // rows of w
+override K: u32;
+override GROUPS: u32;   // K / 32, rounded up; weights beyond K are 0
+override ROW0: u32;
+override STRIDE: u32;   // f32 from one row of y to the next
+override ADD: u32;      // 1 adds to y (residual), 0 overwrites it
+override OUTPUTS: u32;  // 1: rows are outputs, 0: tokens
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;   // [T, K]
+@group(0) @binding(2) var<storage, read> w: array<u32>;         // [N, K], the format's layout
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;   // [T, STRIDE]
+
+const K4 = (K + 3u) / 4u;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let n = id.x;
+    if n >= N { return; }
+    let rows = select(step.n_tokens, step.n_outputs, OUTPUTS == 1u);
+    for (var t = 0u; t < rows; t += 1u) {
+        var sum = 0.0;
+        for (var g = 0u; g < GROUPS; g += 1u) {
+            let weights = decode_group(n, g);
+            for (var i = 0u; i < 8u; i += 1u) {
+                sum = add_products(sum, weights[i], x_at(t, g * 8u + i));
+            }
+        }
+        let at = t * STRIDE + ROW0 + n;
+        y[at] = select(sum, y[at] + sum, ADD == 1u);
+    }
+}

@@ -1,0 +1,377 @@
+//! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
+
+use crate::error::{Error, Result};
+use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
+use crate::kernel::{Count, Step};
+use crate::kernels::AttentionDims;
+use crate::kv::{PAGE, PagePool};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, stride};
+use crate::models::{self, Config, Io};
+use crate::program::{Mode, Program, Recorder};
+use crate::sampler::NO_TOKEN;
+use crate::session::Session;
+use crate::weights::Weights;
+
+/// What an engine runs on.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// A GPU adapter.
+    Gpu(DeviceOptions),
+    /// The references, on the CPU.
+    Cpu,
+}
+
+/// Sizes of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// What it runs on.
+    pub backend: Backend,
+    /// Positions of one session; 0 takes what the model was trained for.
+    pub context: usize,
+    /// Sessions of one step.
+    pub sequences: usize,
+    /// Tokens of one step, and with them the size of the activations.
+    pub batch: usize,
+    /// f16 or f32: how keys and values are stored.
+    pub kv: Element,
+    /// KV pages of 16 positions; 0 takes what `sequences` of `context` positions fill.
+    pub pages: usize,
+    /// Most bytes of one binding, when less than the device allows.
+    pub binding: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            backend: Backend::Gpu(DeviceOptions::default()),
+            context: 0,
+            sequences: 1,
+            batch: 256,
+            kv: Element::F16,
+            pages: 0,
+            binding: usize::MAX,
+        }
+    }
+}
+
+/// Bytes on the device.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Plan {
+    /// Weights and tables.
+    pub weights: usize,
+    /// KV pages.
+    pub kv: usize,
+    /// Activations, inputs and results of a step.
+    pub activations: usize,
+}
+
+/// Most sequences that the decode program runs; more go through the prefill program.
+const DECODE: usize = 8;
+
+/// A loaded model.
+pub struct Engine {
+    config: Config,
+    memory: Memory,
+    io: Io,
+    pool: PagePool,
+    prefill: Program,
+    decode: Program,
+    device: Device,
+}
+
+enum Device {
+    Gpu { gpu: Gpu, buffers: Buffers, prefill: Prepared, decode: Prepared },
+    Cpu { host: Vec<Host> },
+}
+
+impl Engine {
+    /// Loads a checkpoint. Calls `progress` with bytes uploaded and bytes in all.
+    pub fn load(weights: &Weights, options: &EngineOptions, mut progress: impl FnMut(usize, usize)) -> Result<Self> {
+        let config = Config::read(weights)?;
+        let gpu = match &options.backend {
+            Backend::Gpu(options) => Some(Gpu::new(options)?),
+            Backend::Cpu => None,
+        };
+        let context = if options.context == 0 { config.context } else { options.context };
+        let pages = if options.pages == 0 { options.sequences * context.div_ceil(PAGE) } else { options.pages };
+        let capacity = Capacity {
+            tokens: options.batch,
+            outputs: options.sequences.max(16).min(options.batch),
+            sequences: options.sequences,
+            context,
+            pages,
+            kv: options.kv,
+            binding: gpu.as_ref().map_or(usize::MAX, |g| g.caps().max_binding).min(options.binding),
+        };
+        check(&capacity)?;
+        let mut memory = Memory::new(capacity);
+        let io = Io::declare(&config, &mut memory);
+        let model = models::declare(&config, weights, &mut memory)?;
+        let record = |mode| {
+            let mut r = Recorder::new(&memory, mode);
+            model.record(&io, &mut r);
+            r.sample(io.logits, io.sampling, io.ids);
+            r.finish()
+        };
+        let (prefill, decode) = (record(Mode::Prefill), record(Mode::Decode));
+        let device = match gpu {
+            Some(gpu) => {
+                let total = memory.tensors().iter().map(|t| t.bytes()).sum();
+                let mut done = 0;
+                let buffers = gpu.allocate(&memory, |_, bytes| {
+                    done += bytes;
+                    progress(done, total);
+                })?;
+                // The checkpoint's pages are on the device now.
+                memory.forget_values();
+                weights.tensors().for_each(|t| weights.release(t.name));
+                let mut prepared = gpu.prepare(&buffers, &[&prefill, &decode])?.into_iter();
+                let (Some(prefill), Some(decode)) = (prepared.next(), prepared.next()) else { unreachable!() };
+                Device::Gpu { gpu, buffers, prefill, decode }
+            }
+            None => Device::Cpu { host: memory.tensors().iter().map(|t| t.host()).collect() },
+        };
+        Ok(Self { config, memory, io, pool: PagePool::new(pages), prefill, decode, device })
+    }
+
+    /// Shapes of the model.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What steps and sessions may hold.
+    pub fn capacity(&self) -> &Capacity {
+        &self.memory.capacity
+    }
+
+    /// The device, its driver and backend; or that the references run.
+    pub fn device(&self) -> String {
+        match &self.device {
+            Device::Gpu { gpu, .. } => gpu.caps().to_string(),
+            Device::Cpu { .. } => "CPU interpreter".into(),
+        }
+    }
+
+    /// Bytes on the device.
+    pub fn plan(&self) -> Plan {
+        let mut plan = Plan::default();
+        for t in self.memory.tensors() {
+            *match (t.element, t.bound) {
+                (Element::Weight(_), _) => &mut plan.weights,
+                _ if t.name.ends_with("_pages") => &mut plan.kv,
+                (_, None) if t.is_table => &mut plan.weights,
+                _ => &mut plan.activations,
+            } += t.bytes();
+        }
+        plan
+    }
+
+    /// Pages that no session holds.
+    pub fn free_pages(&self) -> usize {
+        self.pool.free().len()
+    }
+
+    /// An empty session.
+    pub fn session(&self) -> Session {
+        Session::new(&self.pool)
+    }
+
+    /// Runs one step: a share of each session's pending tokens, decode before prefill, within the batch. A session whose
+    /// pending tokens are all computed gets the next one, drawn by its sampling and pending from now on; its id is returned.
+    ///
+    /// On an error no session has changed. [`Error::OutOfPages`] and [`Error::ContextFull`] come before anything runs.
+    pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<Vec<Option<u32>>> {
+        for s in sessions.iter_mut() {
+            s.reopen();
+        }
+        let counts = self.shares(sessions);
+        let done: Vec<_> = sessions.iter().zip(&counts).map(|(s, n)| *n > 0 && *n == s.pending().len()).collect();
+        let outputs: Vec<_> = done.iter().map(|done| *done as usize).collect();
+        let n_outputs = self.run(sessions, &counts, &outputs)?;
+        if n_outputs == 0 {
+            return Ok(vec![None; sessions.len()]);
+        }
+        let mut ids = self.read(self.io.ids, 0, n_outputs)?.into_iter();
+        let sampled: Vec<_> = done.iter().map(|done| done.then(|| ids.next()).flatten()).collect();
+        if sampled.contains(&Some(NO_TOKEN)) {
+            let expected = "at least one finite number";
+            return Err(Error::request("logits", expected, "none: the model or the device computes NaN"));
+        }
+        for (s, id) in sessions.iter_mut().zip(&sampled) {
+            s.push(id.as_slice());
+        }
+        Ok(sampled)
+    }
+
+    /// Computes the pending tokens of a session and returns the logits after each of them, in as many steps as it takes.
+    pub fn logits(&mut self, session: &mut Session) -> Result<Vec<Vec<f32>>> {
+        session.reopen();
+        let (v, mut rows) = (self.config.vocab, Vec::new());
+        while !session.pending().is_empty() {
+            let n = session.pending().len().min(self.memory.capacity.outputs);
+            self.run(&mut [session], &[n], &[n])?;
+            let logits = self.read(self.io.logits, 0, n * stride(v))?;
+            rows.extend(logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()));
+        }
+        Ok(rows)
+    }
+
+    /// Tokens of each session in the next step.
+    fn shares(&self, sessions: &[&mut Session]) -> Vec<usize> {
+        let mut left = self.memory.capacity.tokens;
+        let mut share = |s: &Session, decode: bool| {
+            let pending = s.pending().len();
+            let n = if (pending == 1) == decode { pending.min(left) } else { 0 };
+            left -= n;
+            n
+        };
+        let decode: Vec<_> = sessions.iter().map(|s| share(s, true)).collect();
+        sessions.iter().zip(decode).map(|(s, n)| n + share(s, false)).collect()
+    }
+
+    /// Computes `counts[i]` pending tokens of session i and the logits of the last `outputs[i]` of them; samples from each.
+    fn run(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<usize> {
+        let capacity = self.memory.capacity;
+        let active = counts.iter().filter(|n| **n > 0).count();
+        if active > capacity.sequences {
+            return Err(Error::request("sessions of a step", format!("at most {}", capacity.sequences), active));
+        }
+        let mut needed = 0;
+        for (s, n) in sessions.iter().zip(counts) {
+            let tokens = s.table.len() + n;
+            if tokens > capacity.context {
+                return Err(Error::ContextFull { tokens: s.tokens().len(), context: capacity.context });
+            }
+            if let Some(id) = s.pending()[..*n].iter().find(|id| **id as usize >= self.config.vocab) {
+                return Err(Error::request("token", format!("an id below {}", self.config.vocab), id));
+            }
+            needed += s.table.pages_for(*n);
+        }
+        let free = self.free_pages();
+        if needed > free {
+            return Err(Error::OutOfPages { needed, free });
+        }
+        let before: Vec<_> = sessions.iter().map(|s| s.table.len()).collect();
+        let result = self.append_and_run(sessions, counts, outputs);
+        if result.is_err() {
+            for (s, len) in sessions.iter_mut().zip(before) {
+                s.table.truncate(len);
+            }
+        }
+        result
+    }
+
+    fn append_and_run(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<usize> {
+        let mut inputs = Inputs::default();
+        for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
+            if *n > 0 {
+                let from = s.table.len();
+                s.table.append(*n)?;
+                inputs.add(s, from, *n_outputs, self.config.attention);
+            }
+        }
+        if inputs.tokens.is_empty() {
+            return Ok(0);
+        }
+        let io = &self.io;
+        self.device.write(io.attention.tokens, inputs.tokens.as_flattened())?;
+        self.device.write(io.attention.sequences, inputs.sequences.as_flattened())?;
+        self.device.write(io.attention.tiles, inputs.tiles.as_flattened())?;
+        self.device.write(io.attention.pages, inputs.pages.as_flattened())?;
+        self.device.write(io.outputs, &inputs.outputs)?;
+        self.device.write(io.sampling, inputs.sampling.as_flattened())?;
+        let step = inputs.step();
+        let decode = step.n_tokens == step.n_sequences && inputs.tokens.len() <= DECODE;
+        match &mut self.device {
+            Device::Gpu { gpu, buffers, prefill: p, decode: d } => gpu.run(buffers, if decode { d } else { p }, &step)?,
+            Device::Cpu { host } => if decode { &self.decode } else { &self.prefill }.run_reference(&step, host),
+        }
+        Ok(inputs.outputs.len())
+    }
+
+    fn read(&self, t: Tensor, first: usize, words: usize) -> Result<Vec<u32>> {
+        match &self.device {
+            Device::Gpu { gpu, buffers, .. } => {
+                let bytes = gpu.read_at(buffers, t, 4 * first, 4 * words)?;
+                Ok(bytemuck::pod_collect_to_vec(&bytes))
+            }
+            Device::Cpu { host } => Ok(match &host[t.0] {
+                Host::F32(v) => v[first..first + words].iter().map(|x| x.to_bits()).collect(),
+                other => other.u32()[first..first + words].to_vec(),
+            }),
+        }
+    }
+}
+
+impl Device {
+    fn write(&mut self, t: Tensor, words: &[u32]) -> Result<()> {
+        match self {
+            Device::Gpu { gpu, buffers, .. } => gpu.write(buffers, t, bytemuck::cast_slice(words)),
+            Device::Cpu { host } => {
+                host[t.0].u32_mut()[..words.len()].copy_from_slice(words);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What the host writes before a step: layouts as [`Io`] says.
+#[derive(Default)]
+struct Inputs {
+    tokens: Vec<[u32; 4]>,
+    sequences: Vec<[u32; 4]>,
+    tiles: Vec<[u32; 4]>,
+    pages: Vec<[u32; 2]>,
+    outputs: Vec<u32>,
+    sampling: Vec<[u32; 4]>,
+}
+
+impl Inputs {
+    /// Adds the positions of `s` from `from` on, with logits of the last `n_outputs`.
+    fn add(&mut self, s: &Session, from: usize, n_outputs: usize, dims: AttentionDims) {
+        let (sequence, first, list) = (self.sequences.len() as u32, self.tokens.len(), self.pages.len());
+        let to = s.table.len();
+        let token = |p: usize| [s.tokens()[p], p as u32, s.table.slot(p), sequence];
+        self.tokens.extend((from..to).map(token));
+        s.attention.list(&s.table, &mut self.pages);
+        self.sequences.push([list, self.pages.len() - list, first, to - from].map(|n| n as u32));
+        for tile in (0..to - from).step_by(dims.tile()) {
+            self.tiles.push([sequence, (first + tile) as u32, (to - from - tile).min(dims.tile()) as u32, 0]);
+        }
+        for p in to - n_outputs..to {
+            self.outputs.push((first + p - from) as u32);
+            self.sampling.push(s.sampling.draw(p + 1).to_words());
+        }
+    }
+
+    fn step(&self) -> Step {
+        Step {
+            n_tokens: self.tokens.len() as u32,
+            n_outputs: self.outputs.len() as u32,
+            n_sequences: self.sequences.len() as u32,
+            n_tiles: self.tiles.len() as u32,
+            max_pages: self.sequences.iter().map(|s| s[1]).max().unwrap_or(0),
+            padding: [0; 3],
+        }
+    }
+}
+
+/// Refuses sizes that no step could use.
+fn check(c: &Capacity) -> Result<()> {
+    let at_least = |what: &str, n: usize, least: usize| match n {
+        n if n >= least => Ok(()),
+        n => Err(Error::request(what, format!("at least {least}"), n)),
+    };
+    at_least("context", c.context, 1)?;
+    at_least("sequences", c.sequences, 1)?;
+    at_least("batch", c.tokens, c.sequences)?;
+    at_least("pages", c.pages, c.of(Count::Pages))?;
+    // Page slots and list entries are u32 on the device.
+    if c.pages > u32::MAX as usize / PAGE / 2 {
+        return Err(Error::request("pages", format!("at most {}", u32::MAX as usize / PAGE / 2), c.pages));
+    }
+    match c.kv {
+        Element::F16 | Element::F32 => Ok(()),
+        other => Err(Error::request("KV format", "f16 or f32", format!("{other:?}"))),
+    }
+}

@@ -1,0 +1,210 @@
+//! The device, and the interpreter that runs a program on it. This module and those below are the only ones that name wgpu.
+
+mod buffers;
+mod prepared;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use buffers::Buffers;
+pub use prepared::Prepared;
+
+use crate::error::{Error, Result};
+
+/// What kind of hardware an adapter is, best first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Kind {
+    /// A card with memory of its own.
+    Discrete,
+    /// A GPU that shares the CPU's memory.
+    Integrated,
+    /// A GPU behind a virtual machine, or one the driver does not describe.
+    Other,
+    /// A driver that runs shaders on the CPU.
+    Software,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Discrete => "discrete GPU",
+            Kind::Integrated => "integrated GPU",
+            Kind::Other => "GPU",
+            Kind::Software => "software",
+        })
+    }
+}
+
+/// What an adapter is and can do.
+#[derive(Clone, Debug)]
+pub struct Caps {
+    /// As the driver names it.
+    pub name: String,
+    /// Driver and its version.
+    pub driver: String,
+    /// vulkan, metal, dx12, …
+    pub backend: String,
+    /// Hardware.
+    pub kind: Kind,
+    /// Most bytes of one storage binding: also a multiple of 4 and within the largest buffer.
+    pub max_binding: usize,
+    /// Most workgroups along one axis of a dispatch.
+    pub max_groups: u32,
+}
+
+impl std::fmt::Display for Caps {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} ({}, {}, {})", self.name, self.kind, self.backend, self.driver)
+    }
+}
+
+/// Which adapter, and how strictly its shaders run.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// Index in [`adapters`] or part of a name; `None` takes `WGPU_ADAPTER_NAME`, else the best.
+    pub device: Option<String>,
+    /// Compile shaders with bounds checks: the tests do, production need not.
+    pub checked: bool,
+}
+
+/// A device of an adapter, ready to run programs.
+pub struct Gpu {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    caps: Caps,
+    checked: bool,
+    failure: Arc<Mutex<Option<Failure>>>,
+}
+
+/// The first thing that went wrong asynchronously.
+#[derive(Clone, Debug)]
+enum Failure {
+    Lost(String),
+    Rejected(String),
+}
+
+/// No driver leaves a submission running this long; a wait beyond it means that the device is gone.
+const WAIT: Duration = Duration::from_secs(300);
+
+/// All adapters of the backends that `WGPU_BACKEND` allows, best first.
+pub fn adapters() -> Vec<Caps> {
+    enumerate().iter().map(caps).collect()
+}
+
+fn enumerate() -> Vec<wgpu::Adapter> {
+    let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
+    desc.backends = wgpu::Backends::from_env().unwrap_or(wgpu::Backends::all());
+    let instance = wgpu::Instance::new(desc);
+    let mut adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+    // A stable sort: backends of one card stay in wgpu's order of preference.
+    adapters.sort_by_key(|a| caps(a).kind);
+    adapters
+}
+
+fn caps(adapter: &wgpu::Adapter) -> Caps {
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let kind = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
+        wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => Kind::Other,
+        wgpu::DeviceType::Cpu => Kind::Software,
+    };
+    let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3;
+    Caps {
+        name: info.name,
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+        backend: info.backend.to_string(),
+        kind,
+        max_binding: usize::try_from(max_binding).unwrap_or(usize::MAX & !3),
+        max_groups: limits.max_compute_workgroups_per_dimension,
+    }
+}
+
+impl Gpu {
+    /// Opens the adapter that `options` and the environment ask for, with the limits the adapter has.
+    pub fn new(options: &DeviceOptions) -> Result<Self> {
+        let adapters = enumerate();
+        let wanted = options.device.clone().or_else(|| std::env::var("WGPU_ADAPTER_NAME").ok());
+        let adapter = match &wanted {
+            None => adapters.first(),
+            Some(wanted) => match wanted.parse::<usize>() {
+                Ok(index) => adapters.get(index),
+                Err(_) => adapters.iter().find(|a| a.get_info().name.to_lowercase().contains(&wanted.to_lowercase())),
+            },
+        };
+        let names: Vec<_> = adapters.iter().map(|a| a.get_info().name).collect();
+        let found = if names.is_empty() { "none".into() } else { names.join(", ") };
+        let Some(adapter) = adapter else {
+            return Err(Error::NoDevice { wanted: wanted.unwrap_or("any GPU adapter".into()), found });
+        };
+        let caps = caps(adapter);
+        let request = |required_limits| {
+            let desc = wgpu::DeviceDescriptor { label: Some("farpast"), required_limits, ..Default::default() };
+            pollster::block_on(adapter.request_device(&desc))
+        };
+        // Some drivers refuse limits that they report.
+        let opened = request(adapter.limits()).or_else(|_| request(wgpu::Limits::default()));
+        let (device, queue) =
+            opened.map_err(|e| Error::Device { device: caps.name.clone(), what: format!("cannot be opened: {e}") })?;
+        let limits = device.limits();
+        let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3;
+        let caps = Caps { max_binding: caps.max_binding.min(max_binding as usize), ..caps };
+
+        let failure = Arc::new(Mutex::new(None));
+        let record = |failure: &Arc<Mutex<Option<Failure>>>| {
+            let failure = failure.clone();
+            move |new: Failure| {
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(new);
+            }
+        };
+        let lost = record(&failure);
+        device.set_device_lost_callback(move |reason, why| lost(Failure::Lost(format!("{reason:?}: {why}"))));
+        let rejected = record(&failure);
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| rejected(Failure::Rejected(e.to_string()))));
+        Ok(Self { device, queue, caps, checked: options.checked, failure })
+    }
+
+    /// What the adapter is and can do.
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// Makes the device unusable, as a driver reset would.
+    #[doc(hidden)]
+    pub fn lose(&self) {
+        self.device.destroy();
+    }
+
+    /// The failure reported since the device was opened, if any.
+    fn check(&self) -> Result<()> {
+        let device = self.caps.name.clone();
+        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some(Failure::Lost(why)) => Err(Error::DeviceLost { device, why: why.clone() }),
+            Some(Failure::Rejected(what)) => Err(Error::Device { device, what: what.clone() }),
+        }
+    }
+
+    /// Runs `f` and turns what the device says against it into an error.
+    fn scoped<T>(&self, what: &str, bytes: u64, f: impl FnOnce() -> T) -> Result<T> {
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let value = f();
+        let (memory, validation) = (pollster::block_on(memory.pop()), pollster::block_on(validation.pop()));
+        self.check()?;
+        let device = self.caps.name.clone();
+        match (memory, validation) {
+            (None, None) => Ok(value),
+            (Some(_), _) => Err(Error::OutOfMemory { device, what: what.into(), bytes }),
+            (None, Some(e)) => Err(Error::Device { device, what: format!("{what}: {e}") }),
+        }
+    }
+
+    /// Waits until `submission` has run.
+    fn wait(&self, submission: wgpu::SubmissionIndex) -> Result<()> {
+        let poll = wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(WAIT) };
+        let polled = self.device.poll(poll);
+        self.check()?;
+        polled.map(drop).map_err(|e| Error::DeviceLost { device: self.caps.name.clone(), why: e.to_string() })
+    }
+}

@@ -1,0 +1,84 @@
+//! One file for each kernel: the definition, the bindings, and the method of [`Recorder`](crate::program::Recorder) that
+//! records it. The shader of the same name is in `shaders/`.
+
+mod attention_decode;
+mod attention_merge;
+mod attention_prefill;
+mod embed;
+mod last_tokens;
+mod matmul;
+mod matvec;
+mod rmsnorm;
+mod rope_store;
+mod sample;
+mod swiglu;
+
+use crate::kernel::{Count, Kernel};
+use crate::memory::{Capacity, Element, Tensor};
+
+/// Every kernel, for the tests that check all of them.
+pub static ALL: &[&Kernel] = &[
+    &embed::EMBED,
+    &rmsnorm::RMSNORM,
+    &matvec::MATVEC,
+    &matmul::MATMUL,
+    &rope_store::ROPE_STORE,
+    &attention_prefill::ATTENTION_PREFILL,
+    &attention_decode::ATTENTION_DECODE,
+    &attention_merge::ATTENTION_MERGE,
+    &swiglu::SWIGLU,
+    &last_tokens::LAST_TOKENS,
+    &sample::SAMPLE,
+];
+
+/// Shapes of an attention layer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AttentionDims {
+    /// H: query heads.
+    pub heads: usize,
+    /// G: key and value heads, a divisor of H.
+    pub kv_heads: usize,
+    /// D: elements of a head, a multiple of 4.
+    pub head_dim: usize,
+}
+
+impl AttentionDims {
+    /// Tokens of a tile of attention_prefill: a workgroup has an invocation for each token and query head of a group.
+    pub fn tile(&self) -> usize {
+        (WORKGROUP / (self.heads / self.kv_heads)).max(1)
+    }
+}
+
+/// What a step attends to: inputs that the host writes, shared by all layers.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionInputs {
+    /// `[T]` of (token, position, page slot, sequence).
+    pub tokens: Tensor,
+    /// `[B]` of (first list entry, entries, first token, tokens).
+    pub sequences: Tensor,
+    /// `[tiles]` of (sequence, first token, tokens, 0).
+    pub tiles: Tensor,
+    /// Page lists of all sequences, one after the other: (page, its first position).
+    pub pages: Tensor,
+    /// `[B, SPLITS, H, D + 4]`: where attention_decode leaves its parts.
+    pub parts: Tensor,
+}
+
+/// Parts that attention_decode divides a page list into: one for each page up to 512.
+pub fn splits(capacity: &Capacity) -> usize {
+    capacity.of(Count::Pages).min(512)
+}
+
+const WORKGROUP: usize = 64;
+
+/// The file that reads and writes KV elements of this kind.
+fn kv_include(element: Element) -> &'static str {
+    match element {
+        Element::F16 => include_str!("../shaders/common/kv_f16.wgsl"),
+        Element::F32 => include_str!("../shaders/common/kv_f32.wgsl"),
+        _ => panic!("KV is stored f16 or f32, not {element:?}"),
+    }
+}
+
+const ATTENTION: &str = include_str!("../shaders/common/attention.wgsl");
+const LINEAR: &str = include_str!("../shaders/common/linear.wgsl");

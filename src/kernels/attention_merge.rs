@@ -1,0 +1,49 @@
+//! `o[t, h] = sum_i exp(m_i - m) o_i / sum_i exp(m_i - m) l_i`, `m = max_i m_i`, over the parts `i` of attention_decode. 0 when
+//! every `l_i` is 0. Recorded by [`Recorder::attention`](crate::program::Recorder::attention).
+//!
+//! Source: Milakov and Gimelshein 2018, arXiv:1805.02867, equation 4.
+
+use super::{ATTENTION, AttentionDims, WORKGROUP, splits};
+use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Host, Tensor};
+use crate::program::Recorder;
+
+/// See the module.
+pub static ATTENTION_MERGE: Kernel = Kernel {
+    name: "attention_merge",
+    source: include_str!("../../shaders/attention_merge.wgsl"),
+    bindings: &[("step", Access::Step), ("sequences", Read), ("parts", Read), ("o", ReadWrite)],
+    reference,
+};
+
+impl Recorder<'_> {
+    /// `sequences`: `[B]`; `parts`: `[B * SPLITS * H, D + 4]`; `o`: `[T, H*D]`.
+    pub(super) fn attention_merge(&mut self, d: AttentionDims, sequences: Tensor, parts: Tensor, o: Tensor) {
+        let spec = Spec::default().include(ATTENTION).u32("D4", d.head_dim / 4).u32("H", d.heads);
+        let spec = spec.u32("SPLITS", splits(self.capacity()));
+        let across = Extent::Fixed((d.heads * d.head_dim / 4).div_ceil(WORKGROUP));
+        let extents = [across, Extent::Per(Count::Sequences, 1), Extent::Fixed(1)];
+        self.dispatch(&ATTENTION_MERGE, spec, &[sequences, parts, o], extents);
+    }
+}
+
+fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
+    let [sequences, parts, o] = tensors else { unreachable!() };
+    let [d4, heads, splits] = ["D4", "H", "SPLITS"].map(|n| spec.get_u32(n));
+    let d = 4 * d4;
+    for (b, sequence) in sequences.u32().chunks(4).take(step.n_sequences as usize).enumerate() {
+        let (entries, t) = (sequence[1] as usize, sequence[2] as usize);
+        let used = entries.div_ceil(entries.div_ceil(splits).max(1));
+        for h in 0..heads {
+            let part = |s: usize| &parts.f32()[((b * splits + s) * heads + h) * (d + 4)..][..d + 4];
+            let seen: Vec<_> = (0..used).map(part).filter(|p| p[d + 1] > 0.0).collect();
+            let m = seen.iter().map(|p| p[d] as f64).fold(f64::NEG_INFINITY, f64::max);
+            let l: f64 = seen.iter().map(|p| (p[d] as f64 - m).exp() * p[d + 1] as f64).sum();
+            for i in 0..d {
+                let x: f64 = seen.iter().map(|p| (p[d] as f64 - m).exp() * p[i] as f64).sum();
+                o.f32_mut()[(t * heads + h) * d + i] = if l > 0.0 { (x / l) as f32 } else { 0.0 };
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `o[t, h] = sum_s p[s] v[s, g]`, `p = softmax_s(q[t, h] · k[s, g] * scale)`, over the positions `s` of the pages listed for
+//! t's sequence with `s <= position of t`; `g = h / (H / G)`. A query that sees no key answers 0.
+//!
+//! Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped heads: Ainslie et al. 2023, arXiv:2305.13245.
+
+use rayon::prelude::*;
+
+use super::{ATTENTION, AttentionDims, AttentionInputs, kv_include};
+use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Capacity, Element, Host, Tensor};
+use crate::program::{Mode, Recorder};
+
+/// See the module.
+pub static ATTENTION_PREFILL: Kernel = Kernel {
+    name: "attention_prefill",
+    source: include_str!("../../shaders/attention_prefill.wgsl"),
+    bindings: &[
+        ("step", Access::Step),
+        ("tokens", Read),
+        ("sequences", Read),
+        ("tiles", Read),
+        ("pages", Read),
+        ("q", Read),
+        ("k_pages", Read),
+        ("v_pages", Read),
+        ("o", ReadWrite),
+    ],
+    reference,
+};
+
+impl Recorder<'_> {
+    /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32; scores are multiplied by `scale`.
+    /// Records attention_prefill for prefill, attention_decode and attention_merge for decode.
+    pub fn attention(&mut self, d: AttentionDims, inputs: AttentionInputs, scale: f32, q: Tensor, kv: [Tensor; 2], o: Tensor) {
+        let element = self.desc(kv[0]).element;
+        self.expect(q, Element::F32, d.heads * d.head_dim);
+        self.expect(o, Element::F32, d.heads * d.head_dim);
+        for pages in kv {
+            self.expect(pages, element, d.head_dim);
+        }
+        let spec = Spec::default().include(ATTENTION).include(kv_include(element)).u32("D4", d.head_dim / 4);
+        let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE).f32("SCALE", scale);
+        let i = inputs;
+        if let Mode::Decode = self.mode() {
+            self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
+            self.attention_merge(d, i.sequences, i.parts, o);
+        } else {
+            let extents = [Extent::Per(Count::Tiles, 1), Extent::Fixed(d.kv_heads), Extent::Fixed(1)];
+            let tensors = [i.tokens, i.sequences, i.tiles, i.pages, q, kv[0], kv[1], o];
+            self.dispatch(&ATTENTION_PREFILL, spec, &tensors, extents);
+        }
+    }
+}
+
+fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
+    let [tokens, sequences, tiles, pages, q, k_pages, v_pages, o] = tensors else { unreachable!() };
+    let (heads, d) = (spec.get_u32("H"), 4 * spec.get_u32("D4"));
+    let (q, o) = (q.f32(), o.f32_mut());
+    for tile in tiles.u32().chunks(4).take(step.n_tiles as usize) {
+        let sequence: [usize; 4] = std::array::from_fn(|i| sequences.u32()[4 * tile[0] as usize + i] as usize);
+        let list = &pages.u32()[2 * sequence[0]..][..2 * sequence[1]];
+        let (first, n) = (tile[1] as usize, tile[2] as usize);
+        o[first * heads * d..][..n * heads * d].par_chunks_mut(d).enumerate().for_each(|(i, o)| {
+            let (t, h) = (first + i / heads, i % heads);
+            let position = tokens.u32()[4 * t + 1] as usize;
+            let part = attend(spec, list, position, h, &q[(t * heads + h) * d..][..d], k_pages, v_pages);
+            for (o, x) in o.iter_mut().zip(part.o) {
+                *o = if part.l > 0.0 { (x / part.l) as f32 } else { 0.0 };
+            }
+        });
+    }
+}
+
+/// An answer over some of the keys, not normalised: `o = sum_s exp(score_s - m) v[s]`, `l = sum_s exp(score_s - m)`.
+pub(super) struct Part {
+    pub o: Vec<f64>,
+    pub m: f64,
+    pub l: f64,
+}
+
+/// Attention of one query over the keys of `list`, (page, first position) pairs, that lie at or before `position`.
+pub(super) fn attend(spec: &Spec, list: &[u32], position: usize, h: usize, q: &[f32], k: &Host, v: &Host) -> Part {
+    let [d4, heads, kv_heads, page_len] = ["D4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
+    let (d, g, scale) = (4 * d4, h / (heads / kv_heads), spec.get_f32("SCALE"));
+    let rows: Vec<usize> = list
+        .chunks(2)
+        .flat_map(|entry| {
+            let (page, start) = (entry[0] as usize, entry[1] as usize);
+            let seen = (position + 1).saturating_sub(start).min(page_len);
+            (0..seen).map(move |j| ((page * kv_heads + g) * page_len + j) * d)
+        })
+        .collect();
+    let score = |row: &usize| (0..d).map(|i| q[i] as f64 * k.kv(row + i) as f64).sum::<f64>() * scale;
+    let scores: Vec<f64> = rows.iter().map(score).collect();
+    let m = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (mut o, mut l) = (vec![0.0; d], 0.0);
+    for (row, score) in rows.iter().zip(&scores) {
+        let p = (score - m).exp();
+        l += p;
+        for i in 0..d {
+            o[i] += p * v.kv(row + i) as f64;
+        }
+    }
+    Part { o, m, l }
+}

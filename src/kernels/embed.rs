@@ -1,0 +1,45 @@
+//! `y[t, c] = table[tokens[t], c]`
+
+use super::WORKGROUP;
+use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, Weight, stride};
+use crate::program::Recorder;
+
+/// See the module.
+pub static EMBED: Kernel = Kernel {
+    name: "embed",
+    source: include_str!("../../shaders/embed.wgsl"),
+    bindings: &[("step", Access::Step), ("tokens", Read), ("w", Read), ("y", ReadWrite)],
+    reference,
+};
+
+impl Recorder<'_> {
+    /// `tokens`: `[T]` of (token, …); `table`: `[V, C]`; `y`: `[T, C]`.
+    pub fn embed(&mut self, tokens: Tensor, table: &Weight, y: Tensor) {
+        self.expect(tokens, Element::U32, 4);
+        self.expect(y, Element::F32, table.cols);
+        let groups = table.cols.div_ceil(32);
+        let mut row0 = 0;
+        for &part in &table.parts {
+            let (format, rows) = (self.format(part), self.desc(part).rows);
+            let spec = Spec::default().include(format.wgsl).u32("C4", table.cols.div_ceil(4)).u32("GROUPS", groups);
+            let spec = spec.u32("N", rows).u32("ROW0", row0);
+            let extents = [Extent::Fixed(groups.div_ceil(WORKGROUP)), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
+            self.dispatch(&EMBED, spec, &[tokens, part, y], extents);
+            row0 += rows;
+        }
+    }
+}
+
+fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
+    let [tokens, w, y] = tensors else { unreachable!() };
+    let (tokens, w, y) = (tokens.u32(), w.weight(), y.f32_mut());
+    let row0 = spec.get_u32("ROW0");
+    for t in 0..step.n_tokens as usize {
+        let row = tokens[4 * t] as usize;
+        if (row0..row0 + w.rows).contains(&row) {
+            w.decode_row(row - row0, &mut y[t * stride(w.cols)..][..w.cols]);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `y[t, c] = w[c] * x[t, c] / sqrt(mean_c(x[t, c]^2) + eps)`
+//!
+//! Source: Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
+
+use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, stride};
+use crate::program::Recorder;
+
+/// See the module.
+pub static RMSNORM: Kernel = Kernel {
+    name: "rmsnorm",
+    source: include_str!("../../shaders/rmsnorm.wgsl"),
+    bindings: &[("step", Access::Step), ("x", Read), ("w", Read), ("y", ReadWrite)],
+    reference,
+};
+
+impl Recorder<'_> {
+    /// `x`: `[T, C]`, `w`: `[C]`, `y`: `[T, C]`.
+    pub fn rmsnorm(&mut self, x: Tensor, w: Tensor, eps: f32, y: Tensor) {
+        let (c, bound) = (self.desc(x).cols, self.bound(x));
+        self.expect(w, Element::F32, c);
+        self.expect(y, Element::F32, c);
+        let spec = Spec::default().u32("C", c).f32("EPS", eps).u32("OUTPUTS", (bound == Count::Outputs) as usize);
+        self.dispatch(&RMSNORM, spec, &[x, w, y], [Extent::Per(bound, 1), Extent::Fixed(1), Extent::Fixed(1)]);
+    }
+}
+
+fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
+    let [x, w, y] = tensors else { unreachable!() };
+    let (c, eps) = (spec.get_u32("C"), spec.get_f32("EPS"));
+    let rows = step.rows(spec);
+    let w = w.f32();
+    for (x, y) in x.f32().chunks(stride(c)).zip(y.f32_mut().chunks_mut(stride(c))).take(rows) {
+        let mean = x[..c].iter().map(|&v| (v as f64).powi(2)).sum::<f64>() / c as f64;
+        for i in 0..c {
+            y[i] = (w[i] as f64 * x[i] as f64 / (mean + eps).sqrt()) as f32;
+        }
+    }
+}

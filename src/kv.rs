@@ -1,0 +1,138 @@
+//! Which pages of the pool hold which positions of a sequence. Knows nothing of the device.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+
+/// Positions of a page.
+pub const PAGE: usize = 16;
+
+/// The pages of a device: a free list and a reference count for each. Cheap to clone; clones are the same pool.
+#[derive(Clone, Debug)]
+pub struct PagePool(Arc<Mutex<Pages>>);
+
+#[derive(Debug)]
+struct Pages {
+    free: Vec<u32>,
+    references: Vec<u32>,
+}
+
+impl PagePool {
+    /// A pool of `pages` free pages.
+    pub fn new(pages: usize) -> Self {
+        Self::in_order((0..pages as u32).rev().collect())
+    }
+
+    /// A pool of the pages `0..free.len()` that hands them out from the end of `free`, which names each once.
+    pub fn in_order(free: Vec<u32>) -> Self {
+        let references = vec![0; free.len()];
+        Self(Arc::new(Mutex::new(Pages { free, references })))
+    }
+
+    /// Pages that no table refers to.
+    pub fn free(&self) -> Vec<u32> {
+        self.lock().free.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pages {
+    fn release(&mut self, page: u32) {
+        let count = &mut self.references[page as usize];
+        *count -= 1;
+        if *count == 0 {
+            self.free.push(page);
+        }
+    }
+}
+
+/// The pages of one sequence, in order of position. Gives them back to the pool when dropped.
+#[derive(Debug)]
+pub struct PageTable {
+    pool: PagePool,
+    pages: Vec<u32>,
+    len: usize,
+}
+
+impl PageTable {
+    /// A table of no positions.
+    pub fn new(pool: &PagePool) -> Self {
+        Self { pool: pool.clone(), pages: Vec::new(), len: 0 }
+    }
+
+    /// Positions stored.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no position is stored.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Page of positions `i * PAGE ..`, for each i.
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// Pages that `n` more positions would take from the pool.
+    pub fn pages_for(&self, n: usize) -> usize {
+        (self.len + n).div_ceil(PAGE) - self.pages.len()
+    }
+
+    /// Appends `n` positions. On [`Error::OutOfPages`] nothing has changed.
+    pub fn append(&mut self, n: usize) -> Result<()> {
+        let needed = self.pages_for(n);
+        let mut pool = self.pool.lock();
+        let free = pool.free.len();
+        if free < needed {
+            return Err(Error::OutOfPages { needed, free });
+        }
+        for _ in 0..needed {
+            let page = pool.free.pop().expect("counted above");
+            pool.references[page as usize] = 1;
+            self.pages.push(page);
+        }
+        self.len += n;
+        Ok(())
+    }
+
+    /// Where the pool stores `position`: page · PAGE + offset.
+    pub fn slot(&self, position: usize) -> u32 {
+        self.pages[position / PAGE] * PAGE as u32 + (position % PAGE) as u32
+    }
+
+    /// Forgets the positions from `len` on. A page in use by another table is never written again: where `len` lies within
+    /// one, its positions are forgotten too. [`len`](Self::len) tells what is left.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        let mut pool = self.pool.lock();
+        if let Some(&last) = self.pages.get(self.len / PAGE)
+            && pool.references[last as usize] > 1
+        {
+            self.len -= self.len % PAGE;
+        }
+        for page in self.pages.drain(self.len.div_ceil(PAGE)..) {
+            pool.release(page);
+        }
+    }
+
+    /// A table that shares the full pages of this one: up to PAGE - 1 positions at the end are not in it.
+    pub fn fork(&self) -> Self {
+        let pages = self.pages[..self.len / PAGE].to_vec();
+        let mut pool = self.pool.lock();
+        for page in &pages {
+            pool.references[*page as usize] += 1;
+        }
+        Self { pool: self.pool.clone(), len: pages.len() * PAGE, pages }
+    }
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        self.truncate(0);
+    }
+}

@@ -1,0 +1,117 @@
+//! Llama (arXiv:2302.13971) and models of its shape: Mistral, SmolLM2. Names of weights are those of GGUF files.
+
+use super::{Config, Declare, Io, Model, rope_table};
+use crate::error::Result;
+use crate::kernel::Count;
+use crate::memory::{Capacity, Tensor, Weight};
+use crate::program::Recorder;
+
+struct Layer {
+    attn_norm: Tensor,
+    q: Weight,
+    k: Weight,
+    v: Weight,
+    o: Weight,
+    ffn_norm: Tensor,
+    gate: Weight,
+    up: Weight,
+    down: Weight,
+    kv: [Tensor; 2],
+}
+
+pub(super) struct Llama {
+    config: Config,
+    embed: Weight,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    head: Weight,
+    rope: Tensor,
+    activations: Activations,
+}
+
+/// Shared by all layers; `x` is the residual stream.
+struct Activations {
+    x: Tensor,
+    h: Tensor,
+    qkv: [Tensor; 3],
+    o: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    act: Tensor,
+    last: Tensor,
+    last_h: Tensor,
+}
+
+impl Llama {
+    pub fn declare(config: &Config, d: &mut Declare) -> Result<Self> {
+        let (c, f, a, capacity) = (config.hidden, config.ffn, config.attention, d.memory.capacity);
+        let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let embed = d.matrix("token_embd.weight", config.vocab, c)?;
+        let mut layers = Vec::new();
+        for l in 0..config.layers {
+            let name = |part: &str| format!("blk.{l}.{part}");
+            layers.push(Layer {
+                attn_norm: d.vector(&name("attn_norm.weight"), c)?,
+                q: d.matrix(&name("attn_q.weight"), q_dim, c)?,
+                k: d.matrix(&name("attn_k.weight"), kv_dim, c)?,
+                v: d.matrix(&name("attn_v.weight"), kv_dim, c)?,
+                o: d.matrix(&name("attn_output.weight"), c, q_dim)?,
+                ffn_norm: d.vector(&name("ffn_norm.weight"), c)?,
+                gate: d.matrix(&name("ffn_gate.weight"), f, c)?,
+                up: d.matrix(&name("ffn_up.weight"), f, c)?,
+                down: d.matrix(&name("ffn_down.weight"), c, f)?,
+                kv: ["k_pages", "v_pages"].map(|part| {
+                    let rows = capacity.pages * a.kv_heads * Capacity::PAGE;
+                    d.memory.tensor(name(part), capacity.kv, rows, a.head_dim)
+                }),
+            });
+        }
+        let norm = d.vector("output_norm.weight", c)?;
+        let head = match d.contains("output.weight") {
+            true => d.matrix("output.weight", config.vocab, c)?,
+            false => embed.clone(),
+        };
+        let factors = match d.contains("rope_freqs.weight") {
+            true => Some(d.values("rope_freqs.weight", a.head_dim / 2)?),
+            false => None,
+        };
+        let table = rope_table(capacity.context, a.head_dim, config.rope_theta, factors.as_deref());
+        let m = &mut *d.memory;
+        let rope = m.table("rope", a.head_dim, &table);
+        let mut token = |name, cols| m.activation(name, Count::Tokens, cols);
+        let (x, h, o) = (token("x", c), token("h", c), token("o", q_dim));
+        let qkv = [token("q", q_dim), token("k", kv_dim), token("v", kv_dim)];
+        let (gate, up, act) = (token("gate", f), token("up", f), token("act", f));
+        let [last, last_h] = ["last", "last_h"].map(|name| m.activation(name, Count::Outputs, c));
+        let activations = Activations { x, h, qkv, o, gate, up, act, last, last_h };
+        Ok(Self { config: config.clone(), embed, layers, norm, head, rope, activations })
+    }
+}
+
+impl Model for Llama {
+    fn record(&self, io: &Io, r: &mut Recorder) {
+        let Config { attention: dims, norm_eps: eps, .. } = self.config;
+        let Activations { x, h, qkv, o, gate, up, act, last, last_h } = self.activations;
+        let scale = 1.0 / (dims.head_dim as f32).sqrt();
+
+        r.embed(io.attention.tokens, &self.embed, x);
+        for layer in &self.layers {
+            r.rmsnorm(x, layer.attn_norm, eps, h);
+            r.linear(h, &layer.q, qkv[0]);
+            r.linear(h, &layer.k, qkv[1]);
+            r.linear(h, &layer.v, qkv[2]);
+            r.rope_store(dims, io.attention, self.rope, qkv, layer.kv);
+            r.attention(dims, io.attention, scale, qkv[0], layer.kv, o);
+            r.linear_add(o, &layer.o, x);
+
+            r.rmsnorm(x, layer.ffn_norm, eps, h);
+            r.linear(h, &layer.gate, gate);
+            r.linear(h, &layer.up, up);
+            r.swiglu(gate, up, act);
+            r.linear_add(act, &layer.down, x);
+        }
+        r.last_tokens(io.outputs, x, last);
+        r.rmsnorm(last, self.norm, eps, last_h);
+        r.linear(last_h, &self.head, io.logits);
+    }
+}

@@ -1,0 +1,124 @@
+//! A recorded list of dispatches, the recorder that models write to, and the interpreter that runs the references.
+
+use crate::format::Format;
+use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc};
+
+/// One kernel with its pipeline constants, tensors (in the order of the bindings, without the step) and workgroups.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    /// What runs.
+    pub kernel: &'static Kernel,
+    /// Selects the pipeline.
+    pub spec: Spec,
+    /// One for each binding but the step.
+    pub tensors: Vec<Tensor>,
+    /// Workgroups along x, y, z.
+    pub groups: [Extent; 3],
+}
+
+/// A forward pass, recorded once and replayed on every step.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// In order; each may read what earlier ones wrote.
+    pub dispatches: Vec<Dispatch>,
+}
+
+impl Dispatch {
+    /// The tensors that this dispatch writes.
+    pub fn written(&self) -> impl Iterator<Item = Tensor> {
+        let accesses = self.kernel.bindings.iter().filter(|(_, a)| *a != Access::Step);
+        accesses.zip(&self.tensors).filter(|((_, a), _)| *a == Access::ReadWrite).map(|(_, t)| *t)
+    }
+
+    /// Runs the reference on `host`, which holds all tensors of the memory.
+    pub fn run_reference(&self, step: &Step, host: &mut [Host]) {
+        let take = |t: &Tensor| std::mem::replace(&mut host[t.0], Host::U32(Vec::new()));
+        let mut tensors: Vec<_> = self.tensors.iter().map(take).collect();
+        (self.kernel.reference)(&self.spec, step, &mut tensors);
+        for (t, value) in self.tensors.iter().zip(tensors) {
+            host[t.0] = value;
+        }
+    }
+}
+
+impl Program {
+    /// Runs every dispatch through its reference.
+    pub fn run_reference(&self, step: &Step, host: &mut [Host]) {
+        for d in &self.dispatches {
+            d.run_reference(step, host);
+        }
+    }
+}
+
+/// Which kernels a program is recorded with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mode {
+    /// Any tokens of any sequences: matmul and attention_prefill.
+    Prefill,
+    /// One token of each sequence, few sequences: matvec and attention_decode.
+    Decode,
+}
+
+/// Records a program over `memory`. Each file in `kernels/` adds the method for its kernel.
+pub struct Recorder<'a> {
+    memory: &'a Memory,
+    mode: Mode,
+    program: Program,
+}
+
+impl<'a> Recorder<'a> {
+    /// An empty program.
+    pub fn new(memory: &'a Memory, mode: Mode) -> Self {
+        Self { memory, mode, program: Program::default() }
+    }
+
+    /// The recorded program.
+    pub fn finish(self) -> Program {
+        self.program
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn capacity(&self) -> &Capacity {
+        &self.memory.capacity
+    }
+
+    pub(crate) fn desc(&self, t: Tensor) -> &'a TensorDesc {
+        self.memory.desc(t)
+    }
+
+    /// The count that bounds the rows of an activation.
+    pub(crate) fn bound(&self, t: Tensor) -> Count {
+        self.desc(t).bound.unwrap_or_else(|| panic!("{} is not an activation", self.desc(t).name))
+    }
+
+    /// Panics unless `t` has `cols` columns of `element`; returns its rows.
+    pub(crate) fn expect(&self, t: Tensor, element: Element, cols: usize) -> usize {
+        let d = self.desc(t);
+        assert!(
+            d.element == element && d.cols == cols,
+            "{}: expected {element:?} [_, {cols}], found {:?} [{}, {}]",
+            d.name, d.element, d.rows, d.cols
+        );
+        d.rows
+    }
+
+    /// The format of a part of a weight.
+    pub(crate) fn format(&self, t: Tensor) -> &'static Format {
+        let Element::Weight(format) = self.desc(t).element else { panic!("{} is not a weight", self.desc(t).name) };
+        format
+    }
+
+    pub(crate) fn dispatch(&mut self, kernel: &'static Kernel, spec: Spec, tensors: &[Tensor], groups: [Extent; 3]) {
+        let d = Dispatch { kernel, spec, tensors: tensors.to_vec(), groups };
+        assert_eq!(kernel.bindings.iter().filter(|(_, a)| *a != Access::Step).count(), tensors.len(), "{}", kernel.name);
+        for t in d.written() {
+            let bound = tensors.iter().filter(|o| **o == t).count();
+            assert_eq!(bound, 1, "{}: {} is written and bound twice", kernel.name, self.desc(t).name);
+        }
+        self.program.dispatches.push(d);
+    }
+}
