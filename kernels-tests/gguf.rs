@@ -203,8 +203,8 @@ fn every_truncation_is_refused() {
     for len in 0..bytes.len() {
         refuses(&bytes[..len], &["expected ", ", found "]);
     }
-    let cut = find(&bytes, b"eps") + 8;
-    refuses(&bytes[..cut], &["metadata eps: expected 4 bytes at offset", "found the end of the file after 1"]);
+    let fields = GgufWriter::new().f32("eps", 1e-5).write();
+    refuses(&fields[..40], &["metadata eps: expected 4 bytes at offset 39, found the end of the file after 1"]);
     refuses(&bytes[..bytes.len() - 1], &["tensor k: bytes: expected an end within the file's", "found "]);
 }
 
@@ -310,7 +310,7 @@ fn a_bad_offset_is_refused() {
 fn tensors_that_overlap_are_refused() {
     let mut file = GgufWriter::new().vector("a", &[1.0; 64]).vector("b", &[1.0; 8]);
     file.tensors[1].offset = Some(32);
-    refuses(&file.write(), &["tensor b: bytes: expected none of tensor a, 128..384, found 160..192"]);
+    refuses(&file.write(), &["tensor b: bytes: expected none of tensor a, 96..352, found 128..160"]);
     file.tensors[1].offset = Some(0);
     refuses(&file.write(), &["tensor a: bytes: expected none of tensor b"]);
 }
@@ -501,8 +501,8 @@ fn read_all(weights: &Weights) {
         if let Ok(view) = weights.tensor(entry.name, rows, cols) {
             assert_eq!(view.format.checkpoint_bytes(rows * cols), Some(view.bytes.len()), "{}", entry.name);
         }
-        let _ = weights.tensor("absent", rows, cols);
     }
+    let _ = weights.tensor("absent", 1, 1);
     fn walk(value: Value) {
         assert!(value.to_string().len() < 1000);
         if let Value::Array(array) = value {

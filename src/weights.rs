@@ -301,6 +301,8 @@ impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Value::Integer(value) => write!(f, "integer {value}"),
+            // The shortest text of a float that was 32 bits in the file.
+            Value::Float(value) if f64::from(*value as f32) == *value => write!(f, "float {:?}", *value as f32),
             Value::Float(value) => write!(f, "float {value:?}"),
             Value::Bool(value) => write!(f, "bool {value}"),
             Value::String(bytes) => write!(f, "string \"{}\"", Shown(bytes)),
