@@ -165,7 +165,7 @@ struct Description<'a> {
     offset: u64,
 }
 
-/// Name and least bytes in the file of each type of metadata values. Up to `bool`, and from `u64`, the least is all.
+/// Name and bytes in the file of each type of metadata values; of strings and arrays the least.
 const VALUE_TYPES: [(&str, usize); 13] = [
     ("u8", 1),
     ("i8", 1),
@@ -184,7 +184,7 @@ const VALUE_TYPES: [(&str, usize); 13] = [
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Arrays in arrays in arrays; bounds the recursion.
+/// Arrays in one another; bounds the recursion.
 const MAX_DEPTH: usize = 4;
 
 /// The shortest field: length of an empty key, type, one byte.
