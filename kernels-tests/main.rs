@@ -1,1 +1,4 @@
-
+mod allocation;
+mod formats;
+mod gguf;
+mod gguf_writer;

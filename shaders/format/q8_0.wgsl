@@ -1,0 +1,1 @@
+// Block access of q8_0.
