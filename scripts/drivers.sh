@@ -91,9 +91,9 @@ lavapipe() {
         fi
     fi
     say "installing mesa-vulkan-drivers"
-    "${apt[@]}" install -y --no-install-recommends "${suite[@]}" mesa-vulkan-drivers </dev/null >/dev/null
-    # The loader may come from the release itself.
-    has_lavapipe || "${apt[@]}" install -y --no-install-recommends libvulkan1 </dev/null >/dev/null
+    install() { "${apt[@]}" install -y --no-install-recommends "$@" </dev/null >/dev/null || fail "apt-get could not install $*"; }
+    install "${suite[@]}" mesa-vulkan-drivers
+    has_lavapipe || install libvulkan1 # the release's own will do
     has_lavapipe || fail "the packages are installed, yet the Vulkan loader or lavapipe's manifest is not where it should be"
     at_least "$(installed mesa-vulkan-drivers)" "$oldest_mesa" ||
         say "Mesa $(installed mesa-vulkan-drivers) is the newest to be had here: the tests will be slow"
