@@ -69,7 +69,7 @@ add_backports() {
 }
 
 lavapipe() {
-    local suite=() id='' release=''
+    local suite=() ID='' VERSION_CODENAME=''
     if has_lavapipe && { ! has_apt || at_least "$(installed mesa-vulkan-drivers)" "$oldest_mesa"; }; then return; fi
     if ! has_apt || ! is_root; then
         if has_lavapipe; then
@@ -83,11 +83,11 @@ lavapipe() {
     fi
     update
     if ! at_least "$(candidate mesa-vulkan-drivers)" "$oldest_mesa"; then
-        id=$(. /etc/os-release && echo "${ID:-}")
-        release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-        if [ "$id" = debian ]; then
-            add_backports "$release"
-            suite=(-t "$release-backports")
+        # shellcheck disable=SC1091
+        . /etc/os-release
+        if [ "$ID" = debian ]; then
+            add_backports "$VERSION_CODENAME"
+            suite=(-t "$VERSION_CODENAME-backports")
         fi
     fi
     say "installing mesa-vulkan-drivers"

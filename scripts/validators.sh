@@ -13,7 +13,9 @@ fail() {
 }
 
 if [ ! -f "$folder/webgpu-$version/node_modules/webgpu/package.json" ]; then
-    command -v node >/dev/null && command -v npm >/dev/null || fail "Node.js (18 or later) with npm is needed; install both"
+    for command in node npm; do
+        command -v "$command" >/dev/null || fail "$command is needed; install Node.js 18 or later with npm"
+    done
     mkdir -p "$folder"
     work=$(mktemp -d "$folder/.fetch.XXXXXX") # on the same file system, so that the rename is atomic
     trap 'rm -rf "$work"' EXIT
