@@ -15,7 +15,9 @@ impl Attention {
     /// Appends (page, its first position) for each page to read, in order of position.
     pub fn list(self, table: &PageTable, list: &mut Vec<[u32; 2]>) {
         match self {
-            Attention::Dense => list.extend(table.pages().iter().enumerate().map(|(i, &page)| [page, (i * PAGE) as u32])),
+            Attention::Dense => {
+                list.extend(table.pages().iter().enumerate().map(|(i, &page)| [page, (i * PAGE) as u32]))
+            }
         }
     }
 }

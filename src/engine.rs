@@ -211,7 +211,9 @@ impl Engine {
             let n = session.pending().len().min(self.memory.capacity.outputs);
             self.run(&mut [session], &[n], &[n])?;
             let logits = self.read(self.io.logits, 0, n * stride(v))?;
-            rows.extend(logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()));
+            rows.extend(
+                logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()),
+            );
         }
         Ok(rows)
     }
@@ -283,7 +285,9 @@ impl Engine {
         let step = inputs.step();
         let decode = step.n_tokens == step.n_sequences && inputs.tokens.len() <= DECODE;
         match &mut self.device {
-            Device::Gpu { gpu, buffers, prefill: p, decode: d } => gpu.run(buffers, if decode { d } else { p }, &step)?,
+            Device::Gpu { gpu, buffers, prefill: p, decode: d } => {
+                gpu.run(buffers, if decode { d } else { p }, &step)?
+            }
             Device::Cpu { host } => if decode { &self.decode } else { &self.prefill }.run_reference(&step, host),
         }
         Ok(inputs.outputs.len())

@@ -233,13 +233,29 @@ impl Memory {
     /// An f32 tensor with a row for each token, output or sequence of a step.
     pub fn activation(&mut self, name: &str, bound: Count, cols: usize) -> Tensor {
         let rows = self.capacity.of(bound);
-        self.push(TensorDesc { name: name.into(), element: Element::F32, rows, cols, bound: Some(bound), is_table: false, init: None })
+        self.push(TensorDesc {
+            name: name.into(),
+            element: Element::F32,
+            rows,
+            cols,
+            bound: Some(bound),
+            is_table: false,
+            init: None,
+        })
     }
 
     /// A u32 input or result with a row for each token, output or sequence of a step.
     pub fn input(&mut self, name: &str, bound: Count, cols: usize) -> Tensor {
         let rows = self.capacity.of(bound);
-        self.push(TensorDesc { name: name.into(), element: Element::U32, rows, cols, bound: Some(bound), is_table: false, init: None })
+        self.push(TensorDesc {
+            name: name.into(),
+            element: Element::U32,
+            rows,
+            cols,
+            bound: Some(bound),
+            is_table: false,
+            init: None,
+        })
     }
 
     /// A table of f32 known at load: `values` are `rows × cols` without padding.
@@ -249,7 +265,15 @@ impl Memory {
             to[..cols].copy_from_slice(row);
         }
         let (rows, init) = (values.len() / cols, Some(Host::F32(padded)));
-        self.push(TensorDesc { name: name.into(), element: Element::F32, rows, cols, bound: None, is_table: true, init })
+        self.push(TensorDesc {
+            name: name.into(),
+            element: Element::F32,
+            rows,
+            cols,
+            bound: None,
+            is_table: true,
+            init,
+        })
     }
 
     /// A weight of the checkpoint, split by rows where it exceeds the binding limit.
@@ -259,9 +283,18 @@ impl Memory {
         let fit = (self.capacity.binding.saturating_sub(4) / row_bytes).max(1);
         let parts = (0..w.rows).step_by(fit).map(|first| {
             let range = first..w.rows.min(first + fit);
-            let part_name = if range.len() == w.rows { name.into() } else { format!("{name}[{}..{}]", range.start, range.end) };
+            let part_name =
+                if range.len() == w.rows { name.into() } else { format!("{name}[{}..{}]", range.start, range.end) };
             let (rows, cols, init) = (range.len(), w.cols, Some(Host::Weight(w.slice(range))));
-            self.push(TensorDesc { name: part_name, element: Element::Weight(w.format), rows, cols, bound: None, is_table: true, init })
+            self.push(TensorDesc {
+                name: part_name,
+                element: Element::Weight(w.format),
+                rows,
+                cols,
+                bound: None,
+                is_table: true,
+                init,
+            })
         });
         Weight { parts: parts.collect(), rows: w.rows, cols: w.cols }
     }

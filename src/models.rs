@@ -63,7 +63,12 @@ impl Config {
         let expect = |name: &str, ok: bool, expected: String, found: usize| {
             if ok { Ok(()) } else { Err(Error::file(weights.path(), key(name), expected, found)) }
         };
-        expect("attention.head_count_kv", heads.is_multiple_of(kv_heads), format!("a divisor of {heads} heads"), kv_heads)?;
+        expect(
+            "attention.head_count_kv",
+            heads.is_multiple_of(kv_heads),
+            format!("a divisor of {heads} heads"),
+            kv_heads,
+        )?;
         expect("attention.key_length", head_dim.is_multiple_of(4), "a multiple of 4".into(), head_dim)?;
         if let Some(n) = m.optional(&key("attention.value_length"), Metadata::u32)? {
             expect("attention.value_length", n as usize == head_dim, format!("the key length {head_dim}"), n as usize)?;

@@ -101,7 +101,10 @@ impl<'a> Recorder<'a> {
         assert!(
             d.element == element && d.cols == cols,
             "{}: expected {element:?} [_, {cols}], found {:?} [{}, {}]",
-            d.name, d.element, d.rows, d.cols
+            d.name,
+            d.element,
+            d.rows,
+            d.cols
         );
         d.rows
     }
@@ -114,7 +117,12 @@ impl<'a> Recorder<'a> {
 
     pub(crate) fn dispatch(&mut self, kernel: &'static Kernel, spec: Spec, tensors: &[Tensor], groups: [Extent; 3]) {
         let d = Dispatch { kernel, spec, tensors: tensors.to_vec(), groups };
-        assert_eq!(kernel.bindings.iter().filter(|(_, a)| *a != Access::Step).count(), tensors.len(), "{}", kernel.name);
+        assert_eq!(
+            kernel.bindings.iter().filter(|(_, a)| *a != Access::Step).count(),
+            tensors.len(),
+            "{}",
+            kernel.name
+        );
         for t in d.written() {
             let bound = tensors.iter().filter(|o| **o == t).count();
             assert_eq!(bound, 1, "{}: {} is written and bound twice", kernel.name, self.desc(t).name);

@@ -83,9 +83,11 @@ pub fn sample(logits: &[f32], draw: Draw) -> u32 {
         });
         cut = cut.max(*last.unwrap_or(&cut));
     }
-    argmax(logits.iter().enumerate().map(|(i, &x)| {
-        if x >= cut { x as f64 / temperature + gumbel(draw.key, i as u32) } else { f64::NEG_INFINITY }
-    }))
+    argmax(
+        logits.iter().enumerate().map(|(i, &x)| {
+            if x >= cut { x as f64 / temperature + gumbel(draw.key, i as u32) } else { f64::NEG_INFINITY }
+        }),
+    )
 }
 
 fn argmax(scores: impl Iterator<Item = f64>) -> u32 {

@@ -13,7 +13,7 @@ use memmap2::Mmap;
 use self::gguf::Gguf;
 pub use self::gguf::{Array, Elements};
 use crate::format::{self, Format};
-use crate::memory::Bytes;
+use crate::memory::{Bytes, WeightRows};
 use crate::{Error, Result};
 
 /// An open checkpoint. Tensor bytes stay in the mapped file until they are read.
@@ -23,19 +23,6 @@ pub struct Weights {
     #[cfg_attr(not(unix), allow(dead_code))]
     map: Option<Arc<Mmap>>,
     file: Gguf,
-}
-
-/// The weights of one tensor as the checkpoint holds them: `rows × cols`, rows contiguous.
-#[derive(Clone, Debug)]
-pub struct View {
-    /// How the weights are stored.
-    pub format: &'static Format,
-    /// Rows; 1 for a vector.
-    pub rows: usize,
-    /// Columns, whole blocks of `format`.
-    pub cols: usize,
-    /// The blocks, row after row.
-    pub bytes: Bytes,
 }
 
 /// What the checkpoint says of one tensor, whether or not its format is supported.
@@ -121,7 +108,7 @@ impl Weights {
     }
 
     /// The tensor of this name, which must be `rows × cols` in a supported format. A vector has one row.
-    pub fn tensor(&self, name: &str, rows: usize, cols: usize) -> Result<View> {
+    pub fn tensor(&self, name: &str, rows: usize, cols: usize) -> Result<WeightRows> {
         let error = |expected: String, found: String| {
             Err(Error::Tensor { path: self.path.clone(), name: name.into(), expected, found })
         };
@@ -146,7 +133,7 @@ impl Weights {
             let names: Vec<_> = format::ALL.iter().map(|f| f.name).collect();
             return error(format!("a format of {}", names.join(", ")), entry.format_name.into());
         };
-        Ok(View { format, rows, cols, bytes: self.bytes.slice(entry.bytes) })
+        Ok(WeightRows { format, rows, cols, bytes: self.bytes.slice(entry.bytes) })
     }
 
     /// Tells the operating system that this tensor's part of the file will not be read again soon, to free its memory.

@@ -22,7 +22,8 @@ impl Gpu {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
         let step_usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let step = self.buffer("step", size_of::<Step>(), step_usage)?;
-        let tensors = memory.tensors.iter().map(|t| self.buffer(&t.name, t.bytes().max(4), usage)).collect::<Result<_>>()?;
+        let tensors =
+            memory.tensors.iter().map(|t| self.buffer(&t.name, t.bytes().max(4), usage)).collect::<Result<_>>()?;
         let buffers = Buffers { tensors, step };
         let mut in_flight = 0;
         for (i, desc) in memory.tensors.iter().enumerate() {

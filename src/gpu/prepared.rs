@@ -58,10 +58,8 @@ impl Gpu {
             };
             let bound: Vec<_> = d.kernel.bindings.iter().map(|(_, access)| access).map(buffer).collect();
             let resources = bound.iter().map(|b| b.as_entire_binding());
-            let entries: Vec<_> = (0..)
-                .zip(resources)
-                .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
-                .collect();
+            let entries: Vec<_> =
+                (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
             let desc = wgpu::BindGroupDescriptor { label: Some(d.kernel.name), layout, entries: &entries };
             let bindings = self.scoped(d.kernel.name, 0, || self.device.create_bind_group(&desc))?;
             Ok(Ready { pipeline: pipeline.clone(), bindings, groups: d.groups })
@@ -129,7 +127,8 @@ impl Gpu {
             for d in dispatches {
                 let [x, y, z] = d.groups.map(|extent| extent.groups(step));
                 if x.max(y).max(z) > self.caps.max_groups {
-                    let what = format!("a dispatch has {x} × {y} × {z} workgroups, {} fit an axis", self.caps.max_groups);
+                    let what =
+                        format!("a dispatch has {x} × {y} × {z} workgroups, {} fit an axis", self.caps.max_groups);
                     return Err(Error::Device { device: self.caps.name.clone(), what });
                 }
                 pass.set_pipeline(&d.pipeline);

@@ -37,7 +37,8 @@ impl Recorder<'_> {
     pub(super) fn attention_decode(&mut self, spec: Spec, d: AttentionDims, tensors: [Tensor; 7]) {
         self.expect(tensors[6], Element::F32, d.head_dim + 4);
         let spec = spec.u32("SPLITS", splits(self.capacity()));
-        let extents = [Extent::Per(Count::Pages, WORKGROUP), Extent::Fixed(d.kv_heads), Extent::Per(Count::Sequences, 1)];
+        let extents =
+            [Extent::Per(Count::Pages, WORKGROUP), Extent::Fixed(d.kv_heads), Extent::Per(Count::Sequences, 1)];
         self.dispatch(&ATTENTION_DECODE, spec, &tensors, extents);
     }
 }

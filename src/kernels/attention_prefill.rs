@@ -32,7 +32,15 @@ pub static ATTENTION_PREFILL: Kernel = Kernel {
 impl Recorder<'_> {
     /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32; scores are multiplied by `scale`.
     /// Records attention_prefill for prefill, attention_decode and attention_merge for decode.
-    pub fn attention(&mut self, d: AttentionDims, inputs: AttentionInputs, scale: f32, q: Tensor, kv: [Tensor; 2], o: Tensor) {
+    pub fn attention(
+        &mut self,
+        d: AttentionDims,
+        inputs: AttentionInputs,
+        scale: f32,
+        q: Tensor,
+        kv: [Tensor; 2],
+        o: Tensor,
+    ) {
         let element = self.desc(kv[0]).element;
         self.expect(q, Element::F32, d.heads * d.head_dim);
         self.expect(o, Element::F32, d.heads * d.head_dim);

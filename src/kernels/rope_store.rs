@@ -29,7 +29,14 @@ pub static ROPE_STORE: Kernel = Kernel {
 impl Recorder<'_> {
     /// `rope`: `[context, D]`, for each position and pair its cos and sin; `q`: `[T, H*D]`; `k`, `v`: `[T, G*D]`;
     /// `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
-    pub fn rope_store(&mut self, d: AttentionDims, inputs: AttentionInputs, rope: Tensor, qkv: [Tensor; 3], kv: [Tensor; 2]) {
+    pub fn rope_store(
+        &mut self,
+        d: AttentionDims,
+        inputs: AttentionInputs,
+        rope: Tensor,
+        qkv: [Tensor; 3],
+        kv: [Tensor; 2],
+    ) {
         let [q, k, v] = qkv;
         let element = self.desc(kv[0]).element;
         self.expect(rope, Element::F32, d.head_dim);
@@ -54,10 +61,13 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let rope = rope.f32();
     let rotate = |position: usize, x: &[f32]| -> Vec<f32> {
         let turns = rope[position * d..][..d].chunks(2);
-        x.chunks(2).zip(turns).flat_map(|(x, turn)| {
-            let [a, b, cos, sin] = [x[0], x[1], turn[0], turn[1]].map(f64::from);
-            [(a * cos - b * sin) as f32, (a * sin + b * cos) as f32]
-        }).collect()
+        x.chunks(2)
+            .zip(turns)
+            .flat_map(|(x, turn)| {
+                let [a, b, cos, sin] = [x[0], x[1], turn[0], turn[1]].map(f64::from);
+                [(a * cos - b * sin) as f32, (a * sin + b * cos) as f32]
+            })
+            .collect()
     };
     for (t, token) in tokens.u32().chunks(4).take(step.n_tokens as usize).enumerate() {
         let (position, slot) = (token[1] as usize, token[2] as usize);
