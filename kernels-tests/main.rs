@@ -1,4 +1,9 @@
+//! Tests of the crate.
+
 mod allocation;
 mod formats;
 mod gguf;
 mod gguf_writer;
+mod model;
+mod smollm2;
+mod text;
