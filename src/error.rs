@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// A wrong shape while a model is being recorded is a bug of that model and panics instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each message names the fields")]
 pub enum Error {
     /// The operating system refused a file operation.
     #[error("{}: {source}", path.display())]

@@ -1,4 +1,17 @@
-//! LLM inference on any GPU.
+//! LLM inference on any GPU: WGSL kernels, a thin orchestrator on wgpu, a CPU reference that defines every kernel.
+//!
+//! # The path of a token
+//!
+//! Once, at load: [`Weights::open`](weights::Weights::open) maps a checkpoint; a [model](models) declares its tensors in a
+//! [`Memory`](memory::Memory) and records its forward pass, kernel by [kernel](kernels), as a [`Program`](program::Program);
+//! [`Gpu`](gpu::Gpu) allocates, uploads and prepares it.
+//!
+//! On every step: [`Engine::step`](engine::Engine::step) takes a share of each [`Session`](session::Session)'s pending tokens;
+//! their [page tables](kv::PageTable) grow; tokens, positions and the page lists that [`Attention`](attention::Attention) writes go
+//! to the device with a [`Step`](kernel::Step); the program is replayed; [`sample`](sampler) draws the next ids, and only they
+//! come back. Text goes in and out through a [`Tokenizer`](text::Tokenizer) and a [`ChatTemplate`](text::ChatTemplate).
+
+#![warn(missing_docs)]
 
 pub mod attention;
 pub mod engine;
