@@ -1,4 +1,8 @@
+//! Tests of the crate.
+
 mod allocation;
 mod formats;
 mod gguf;
 mod gguf_writer;
+mod model;
+mod text;

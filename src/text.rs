@@ -1,1 +1,11 @@
+//! Text in and out of a model: [`Tokenizer`], [`ChatTemplate`], [`StreamDecoder`].
+//!
+//! A chat becomes tokens by [`ChatTemplate::encode`], which keeps control tokens typed by a user as plain text.
 
+mod chat_template;
+mod stream;
+mod tokenizer;
+
+pub use chat_template::{CHATML, Chat, ChatTemplate, Message};
+pub use stream::StreamDecoder;
+pub use tokenizer::{Special, Tokenizer, Vocabulary};

@@ -1,0 +1,20 @@
+//! The checkpoint that tests of a real model read.
+
+use std::path::PathBuf;
+
+/// SmolLM2-135M-Instruct as GGUF: the file that `FARPAST_TEST_MODEL` names, or the one that `./test` has fetched.
+pub fn test_model() -> PathBuf {
+    let path = match std::env::var_os("FARPAST_TEST_MODEL") {
+        Some(path) => path.into(),
+        None => {
+            let cache = dirs::cache_dir().expect("no cache folder: set FARPAST_TEST_MODEL to the model's path");
+            cache.join("farpast").join("SmolLM2-135M-Instruct.Q4_1.gguf")
+        }
+    };
+    assert!(
+        path.is_file(),
+        "{} is missing. Run ./test, which fetches it, or set FARPAST_TEST_MODEL to SmolLM2-135M-Instruct.Q4_1.gguf.",
+        path.display()
+    );
+    path
+}

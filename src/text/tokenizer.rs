@@ -1,0 +1,487 @@
+//! Byte-level BPE with the vocabulary of a checkpoint.
+//!
+//! Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units"; bytes as letters:
+//! Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2.
+//! Agrees with the Hugging Face `tokenizers` configuration that each model was published with.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::normalizers::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior};
+
+use crate::error::{Error, Result};
+
+/// What a checkpoint says of its tokens; the fields are those of GGUF's `tokenizer.ggml.*`.
+#[derive(Clone, Debug, Default)]
+pub struct Vocabulary<'a> {
+    /// `model`; "gpt2" is byte-level BPE.
+    pub model: &'a str,
+    /// `pre`: how text is cut into words before merging. Old files lack it; see [`Tokenizer::warnings`].
+    pub pre: Option<&'a str>,
+    pub tokens: Vec<&'a str>,
+    /// `token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte. Empty: all are normal.
+    pub token_types: &'a [i32],
+    /// `merges`: two tokens with a space between, the first merge first.
+    pub merges: Vec<&'a str>,
+    /// `add_bos_token`.
+    pub add_bos: Option<bool>,
+    pub bos: Option<u32>,
+    pub eos: Option<u32>,
+    pub eot: Option<u32>,
+    pub eom: Option<u32>,
+    pub unk: Option<u32>,
+    pub pad: Option<u32>,
+}
+
+/// What a control token such as `<|im_end|>` that occurs in a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Text like any other. For whatever a user wrote.
+    AsText,
+    /// The control token. For text of the program's own making.
+    Parse,
+}
+
+/// Text to tokens and back.
+#[derive(Debug)]
+pub struct Tokenizer {
+    /// Knows no control tokens, so no text can produce one.
+    words: tokenizers::Tokenizer,
+    tokens: Vec<String>,
+    kinds: Vec<Kind>,
+    /// Bytes of token `i`: `bytes[ends[i - 1]..ends[i]]`.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    /// Tokens that match before text is cut into words: control and user-defined ones.
+    whole: HashMap<String, u32>,
+    /// Byte lengths of the tokens in `whole` by first byte, longest first.
+    whole_lengths: Box<[Vec<usize>; 256]>,
+    add_bos: bool,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    unk: Option<u32>,
+    pad: Option<u32>,
+    stop: Vec<u32>,
+    warnings: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+/// Names of tokens that end a turn or a text, whatever ids a file gives (the list of llama.cpp's `llama-vocab.cpp`).
+const STOP_NAMES: [&str; 23] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "</s>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<｜end▁of▁sentence｜>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<|end_of_turn|>",
+];
+
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// How text is cut into words, by the name that GGUF converters give.
+struct Pre {
+    names: &'static [&'static str],
+    cut: Cut,
+    /// Unicode normal form C first.
+    nfc: bool,
+    /// A word that is a token needs no merges.
+    ignore_merges: bool,
+    add_bos: bool,
+}
+
+enum Cut {
+    Gpt2,
+    DigitsGpt2,
+    Regex(&'static str),
+}
+
+const PRES: [Pre; 4] = [
+    Pre { names: &["gpt-2", "gpt2", "default"], cut: Cut::Gpt2, nfc: false, ignore_merges: false, add_bos: false },
+    Pre { names: &["smollm"], cut: Cut::DigitsGpt2, nfc: false, ignore_merges: false, add_bos: false },
+    Pre {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        cut: Cut::Regex(LLAMA3),
+        nfc: false,
+        ignore_merges: true,
+        add_bos: true,
+    },
+    Pre { names: &["qwen2"], cut: Cut::Regex(QWEN2), nfc: true, ignore_merges: false, add_bos: false },
+];
+
+impl Tokenizer {
+    /// Checks the vocabulary and builds the tokenizer. Of tokens with equal text the first counts.
+    pub fn new(vocabulary: &Vocabulary) -> Result<Tokenizer> {
+        let Vocabulary { tokens, merges, .. } = vocabulary;
+        if vocabulary.model != "gpt2" {
+            return Err(wrong("tokenizer.ggml.model", "gpt2 (byte-level BPE)", format!("{:?}", vocabulary.model)));
+        }
+        if tokens.is_empty() || tokens.len() > i32::MAX as usize {
+            return Err(wrong("tokenizer.ggml.tokens", "at least one token", format!("{} tokens", tokens.len())));
+        }
+        for (name, id) in [
+            ("bos", vocabulary.bos),
+            ("eos", vocabulary.eos),
+            ("eot", vocabulary.eot),
+            ("eom", vocabulary.eom),
+            ("unknown", vocabulary.unk),
+            ("padding", vocabulary.pad),
+        ] {
+            if let Some(id) = id.filter(|&id| id as usize >= tokens.len()) {
+                let field = format!("tokenizer.ggml.{name}_token_id");
+                return Err(wrong(field, format!("less than {}", tokens.len()), id.to_string()));
+            }
+        }
+        let mut warnings = vec![];
+        let pre = match vocabulary.pre {
+            Some(name) => PRES.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
+                let known: Vec<_> = PRES.iter().flat_map(|pre| pre.names).copied().collect();
+                wrong("tokenizer.ggml.pre", format!("one of {}", known.join(", ")), format!("{name:?}"))
+            })?,
+            None => {
+                warnings.push(
+                    "the file has no tokenizer.ggml.pre: text is cut into words as for gpt-2, and if the model was \
+                     trained otherwise its answers get worse; convert the file anew"
+                        .into(),
+                );
+                &PRES[0]
+            }
+        };
+
+        let longest = tokens.iter().map(|token| token.len()).max().unwrap_or(0);
+        let mut pairs = Vec::with_capacity(merges.len());
+        for (i, merge) in merges.iter().enumerate() {
+            // The first token may itself begin with a space, not be one.
+            let space = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
+            let pair = space.map(|at| (&merge[..at], &merge[at + 1..])).filter(|(_, b)| !b.is_empty());
+            let (a, b) = pair.ok_or_else(|| {
+                wrong(format!("tokenizer.ggml.merges[{i}]"), "two tokens with a space between", format!("{merge:?}"))
+            })?;
+            // `tokenizers` indexes a buffer of the longest token's length without a check.
+            if a.len() + b.len() > longest {
+                return Err(wrong(format!("tokenizer.ggml.merges[{i}]"), "a token", format!("{merge:?}")));
+            }
+            pairs.push((a.to_owned(), b.to_owned()));
+        }
+
+        let kinds = kinds(vocabulary, &mut warnings)?;
+        let mut vocab = Vocab::with_capacity(tokens.len());
+        let mut whole = HashMap::new();
+        let mut whole_lengths: Box<[Vec<usize>; 256]> = Box::new([const { Vec::new() }; 256]);
+        let letters = bytes_of_letters();
+        let mut bytes = vec![];
+        let mut ends = Vec::with_capacity(tokens.len());
+        for ((id, &token), &kind) in (0u32..).zip(tokens).zip(&kinds) {
+            if kind != Kind::Control {
+                vocab.entry(token.to_owned()).or_insert(id);
+            }
+            if matches!(kind, Kind::Control | Kind::UserDefined) && !token.is_empty() {
+                whole.entry(token.to_owned()).or_insert(id);
+                whole_lengths[token.as_bytes()[0] as usize].push(token.len());
+            }
+            push_bytes(&mut bytes, token, kind, &letters);
+            ends.push(bytes.len());
+        }
+        for lengths in whole_lengths.iter_mut() {
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            lengths.dedup();
+        }
+
+        let model = BPE::builder()
+            .vocab_and_merges(vocab, pairs)
+            .ignore_merges(pre.ignore_merges)
+            .build()
+            .map_err(|e| Error::Tokenizer(format!("tokenizer.ggml.merges: {e}")))?;
+        let mut words = tokenizers::Tokenizer::new(model);
+        let failed = |e: tokenizers::Error| Error::Tokenizer(e.to_string());
+        words
+            .with_normalizer(pre.nfc.then_some(NormalizerWrapper::NFC(NFC)))
+            .map_err(failed)?
+            .with_pre_tokenizer(Some(pre.cut.pre_tokenizer().map_err(failed)?));
+
+        let mut tokenizer = Tokenizer {
+            words,
+            tokens: tokens.iter().map(|&token| token.into()).collect(),
+            kinds,
+            bytes,
+            ends,
+            whole,
+            whole_lengths,
+            add_bos: vocabulary.add_bos.unwrap_or(pre.add_bos),
+            bos: vocabulary.bos,
+            eos: vocabulary.eos,
+            unk: vocabulary.unk,
+            pad: vocabulary.pad,
+            stop: vec![],
+            warnings,
+        };
+        tokenizer.stop = tokenizer.find_stop_ids(vocabulary);
+        if tokenizer.stop.is_empty() {
+            tokenizer.warnings.push("the file names no token that ends a text: only a length limit stops it".into());
+        }
+        Ok(tokenizer)
+    }
+
+    /// Tokens of `text`, without a first BOS; see [`with_bos`](Self::with_bos).
+    ///
+    /// A character that the vocabulary has no bytes for is left out, as the models were trained.
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        self.encode_where(text, |_| special == Special::Parse)
+    }
+
+    /// `ids` with the BOS token first if the model wants one there and it is not there yet.
+    pub fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if let Some(bos) = self.bos.filter(|bos| self.add_bos && ids.first() != Some(bos)) {
+            ids.insert(0, bos);
+        }
+        ids
+    }
+
+    /// Text of `ids` without control tokens; bytes that are no UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let ids = ids.iter().filter(|&&id| !self.is_control(id));
+        let bytes: Vec<u8> = ids.flat_map(|&id| self.token_bytes(id)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Text of `ids` with control tokens.
+    pub fn decode_with_control(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The bytes that `id` stands for, which need not be whole characters. None for an id beyond the vocabulary:
+    /// the logits of some models have padding there.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        let Some(&end) = self.ends.get(id) else { return &[] };
+        &self.bytes[id.checked_sub(1).map_or(0, |before| self.ends[before])..end]
+    }
+
+    /// Whether `id` is a mark for the model, such as the end of a turn, rather than text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.kinds.get(id as usize) == Some(&Kind::Control)
+    }
+
+    /// The token as the vocabulary spells it: byte-level letters, `Ġ` for a space.
+    pub fn token(&self, id: u32) -> Option<&str> {
+        self.tokens.get(id as usize).map(String::as_str)
+    }
+
+    /// The token that the vocabulary spells `token`.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.whole.get(token).copied().or_else(|| self.words.token_to_id(token))
+    }
+
+    /// Number of tokens.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Tokens after which a model has finished: a turn, a message or a text. Ascending.
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stop
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// The token for what the vocabulary lacks.
+    pub fn unk(&self) -> Option<u32> {
+        self.unk
+    }
+
+    /// The token that fills unused places.
+    pub fn pad(&self) -> Option<u32> {
+        self.pad
+    }
+
+    /// Doubts about the file that someone should read, one sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Like [`encode`](Self::encode): a control token that begins at byte `at` is one if `parse(at)`.
+    pub(super) fn encode_where(&self, text: &str, parse: impl Fn(usize) -> bool) -> Result<Vec<u32>> {
+        let mut ids = vec![];
+        let mut done = 0;
+        let mut at = 0;
+        while at < text.len() {
+            match self.whole_at(text, at, parse(at)) {
+                Some((id, length)) => {
+                    self.encode_words(&text[done..at], &mut ids)?;
+                    ids.push(id);
+                    at += length;
+                    done = at;
+                }
+                None => at += 1,
+            }
+        }
+        self.encode_words(&text[done..], &mut ids)?;
+        Ok(ids)
+    }
+
+    /// Control tokens, as texts.
+    pub(super) fn control_tokens(&self) -> impl Iterator<Item = &str> {
+        self.whole.iter().filter(|&(_, &id)| self.is_control(id)).map(|(token, _)| token.as_str())
+    }
+
+    /// The longest control (if `control`) or user-defined token that begins at byte `at`, and its length.
+    fn whole_at(&self, text: &str, at: usize, control: bool) -> Option<(u32, usize)> {
+        let lengths = &self.whole_lengths[text.as_bytes()[at] as usize];
+        lengths.iter().find_map(|&length| {
+            let id = *self.whole.get(text.get(at..at + length)?)?;
+            (control || !self.is_control(id)).then_some((id, length))
+        })
+    }
+
+    fn encode_words(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        if !text.is_empty() {
+            let encoding = self.words.encode_fast(text, false).map_err(|e| Error::Tokenizer(e.to_string()))?;
+            ids.extend_from_slice(encoding.get_ids());
+        }
+        Ok(())
+    }
+
+    fn find_stop_ids(&self, vocabulary: &Vocabulary) -> Vec<u32> {
+        let control = |name: &str| self.whole.get(name).copied().filter(|&id| self.is_control(id));
+        let named = [vocabulary.eos, vocabulary.eot, vocabulary.eom];
+        let mut stop: Vec<u32> =
+            named.into_iter().flatten().chain(STOP_NAMES.iter().filter_map(|name| control(name))).collect();
+        // In gpt-oss <|end|> ends one channel of a turn, not the turn.
+        if let (Some(end), Some(_), Some(_)) = (control("<|end|>"), control("<|return|>"), control("<|call|>")) {
+            stop.retain(|&id| id != end);
+        }
+        stop.sort_unstable();
+        stop.dedup();
+        stop
+    }
+}
+
+impl Cut {
+    fn pre_tokenizer(&self) -> tokenizers::Result<PreTokenizerWrapper> {
+        let gpt2 = ByteLevel::new(false, true, true);
+        let bytes = ByteLevel::new(false, true, false);
+        Ok(match self {
+            Cut::Gpt2 => gpt2.into(),
+            Cut::DigitsGpt2 => Sequence::new(vec![Digits::new(true).into(), gpt2.into()]).into(),
+            Cut::Regex(regex) => {
+                let pattern = SplitPattern::Regex((*regex).into());
+                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?;
+                Sequence::new(vec![split.into(), bytes.into()]).into()
+            }
+        })
+    }
+}
+
+/// The kind of each token. Some files type marks as normal: what is named as one and no merge makes is control.
+fn kinds(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<Vec<Kind>> {
+    let Vocabulary { tokens, token_types, merges, .. } = vocabulary;
+    if !token_types.is_empty() && token_types.len() != tokens.len() {
+        let found = token_types.len().to_string();
+        return Err(wrong("tokenizer.ggml.token_type", format!("{} types", tokens.len()), found));
+    }
+    let mut kinds = vec![Kind::Normal; tokens.len()];
+    for (i, (kind, token_type)) in kinds.iter_mut().zip(*token_types).enumerate() {
+        *kind = match token_type {
+            1 => Kind::Normal,
+            2 => Kind::Unknown,
+            3 => Kind::Control,
+            4 => Kind::UserDefined,
+            5 => Kind::Unused,
+            6 => Kind::Byte,
+            other => return Err(wrong(format!("tokenizer.ggml.token_type[{i}]"), "1 to 6", other.to_string())),
+        };
+    }
+    if token_types.is_empty() {
+        warnings.push("the file has no tokenizer.ggml.token_type: only tokens of well-known names are control".into());
+    }
+    let ids = [vocabulary.bos, vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten();
+    let named = tokens.iter().enumerate().filter(|(_, token)| STOP_NAMES.contains(token) || **token == "<|im_start|>");
+    let marks = ids.map(|id| id as usize).chain(named.map(|(id, _)| id));
+    for id in marks.filter(|&id| kinds[id] != Kind::Control).collect::<Vec<_>>() {
+        let token = tokens[id];
+        let merged = |merge: &&str| merge.len() == token.len() + 1 && merge.replacen(' ', "", 1) == token;
+        if kinds[id] == Kind::Control || merges.iter().any(merged) {
+            continue;
+        }
+        if !token_types.is_empty() {
+            warnings.push(format!("token {id} {token:?} is not typed as control in the file; it is taken as one"));
+        }
+        kinds[id] = Kind::Control;
+    }
+    Ok(kinds)
+}
+
+/// The byte of each letter of the byte-level alphabet: printable Latin-1 stands for itself, the other bytes in
+/// ascending order for U+0100 and on.
+fn bytes_of_letters() -> HashMap<char, u8> {
+    let plain = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let others = (0..=255u8).filter(|byte| !plain(byte)).zip('\u{100}'..).map(|(byte, letter)| (letter, byte));
+    (0..=255u8).filter(plain).map(|byte| (byte as char, byte)).chain(others).collect()
+}
+
+fn push_bytes(bytes: &mut Vec<u8>, token: &str, kind: Kind, letters: &HashMap<char, u8>) {
+    let start = bytes.len();
+    let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    match (kind, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+        (Kind::Byte, Some(byte)) => bytes.push(byte),
+        (Kind::Normal | Kind::Byte, _) => {
+            for letter in token.chars() {
+                let Some(&byte) = letters.get(&letter) else {
+                    // Not in the alphabet: a token that was added as plain text.
+                    bytes.truncate(start);
+                    bytes.extend_from_slice(token.as_bytes());
+                    return;
+                };
+                bytes.push(byte);
+            }
+        }
+        _ => bytes.extend_from_slice(token.as_bytes()),
+    }
+}
+
+fn wrong(what: impl Into<Cow<'static, str>>, expected: impl Into<Cow<'static, str>>, found: String) -> Error {
+    Error::Tokenizer(format!("{}: expected {}, found {found}", what.into(), expected.into()))
+}
