@@ -1,8 +1,10 @@
 //! LLM inference on any GPU.
 
 pub mod attention;
+pub mod chat;
 pub mod engine;
 pub mod error;
+pub mod fetch;
 pub mod format;
 pub mod gpu;
 pub mod kernel;
