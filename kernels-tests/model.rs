@@ -8,7 +8,7 @@ pub fn test_model() -> PathBuf {
         Some(path) => path.into(),
         None => {
             let cache = dirs::cache_dir().expect("no cache folder: set FARPAST_TEST_MODEL to the model's path");
-            cache.join("farpast").join("SmolLM2-135M-Instruct.Q4_1.gguf")
+            cache.join("farpast/models").join("SmolLM2-135M-Instruct.Q4_1.gguf")
         }
     };
     assert!(

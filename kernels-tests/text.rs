@@ -527,6 +527,7 @@ fn bad_templates_are_quick_errors() {
     let nested = |open: &str, middle: &str, close: &str| open.repeat(5000) + middle + &close.repeat(5000);
     let grow = "{% set ns = namespace(x='a') %}{% for i in range(100) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}";
     let nest = "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}";
+    let nest_out = "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% for j in range(99999) %}{% set ns.x = [[[[[[[[ns.x]]]]]]]] %}{% endfor %}{% endfor %}";
     let long = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
     let wide = "{% set s = 'x' * 100000 %}{% for i in range(1000) %}{{ s }}{% endfor %}";
     let cases = [
@@ -535,7 +536,7 @@ fn bad_templates_are_quick_errors() {
         ("unknown tag", "{% frobnicate %}".into(), "syntax"),
         ("unknown filter", "{{ 1|frobnicate }}".into(), "filter"),
         ("range", "{% for i in range(10**9) %}x{% endfor %}".into(), ""),
-        ("loops", long.into(), "limit of 4000000 instructions"),
+        ("loops", long.into(), "limit of 1000000 instructions"),
         ("output", wide.into(), "limit of 16777216 bytes"),
         ("recursion", "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}".into(), "recursion"),
         ("mutual", "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}".into(), ""),
@@ -546,19 +547,23 @@ fn bad_templates_are_quick_errors() {
         ("indent", "{{ ('x\\n' * 10000)|indent(1000000) }}".into(), ""),
         ("list", "{{ ([1] * 10**10)|length }}".into(), ""),
         ("json", "{{ messages|tojson(indent=-1) }}".into(), ""),
+        ("pprint", "{{ [[1]]|pprint }}".into(), "filter"),
         ("nested json", nest.to_owned() + "{{ ns.x|tojson }}", ""),
-        ("nested print", nest.to_owned() + "{{ ns.x }}", ""),
-        ("nested compare", nest.to_owned() + "{% set y = ns.x %}{{ [ns.x] == [y] }}{{ raise_exception('') }}", ""),
+        ("nested print", nest.to_owned() + "{{ ns.x }}{{ raise_exception('printed') }}", "printed"),
+        (
+            "nested compare",
+            nest.to_owned() + "{% set y = ns.x %}{{ ns.x == y[0] }}{{ raise_exception('compared') }}",
+            "compared",
+        ),
         ("nested drop", nest.to_owned() + "{{ raise_exception('dropped') }}", "dropped"),
+        ("nested until no fuel is left", nest_out.into(), "limit of 1000000 instructions"),
         ("parentheses", nested("{{ (", "1", ") }}"), ""),
         ("parentheses", format!("{{{{ {} }}}}", nested("(", "1", ")")), ""),
         ("lists", format!("{{{{ {} }}}}", nested("[", "1", "]")), ""),
-        ("not", format!("{{{{ {} }}}}", nested("not ", "1", "")), ""),
         ("ifs", nested("{% if 1 %}", "x", "{% endif %}"), ""),
-        ("attributes", format!("{{{{ x{} }}}}", nested(".a", "", "")), ""),
         ("division", "{{ 1 // 0 }}{{ 1 % 0 }}".into(), ""),
         ("include", "{% include 'x' %}".into(), ""),
-        ("source", "x".repeat((1 << 20) + 1), "limit of 1048576"),
+        ("source", "x".repeat((1 << 18) + 1), "limit of 262144"),
     ];
     for (name, source, expected) in cases {
         let start = Instant::now();
@@ -568,6 +573,46 @@ fn bad_templates_are_quick_errors() {
         assert!(error.contains(expected), "{name}: {error}");
         assert!(took < Duration::from_secs(5), "{name}: {took:?}");
     }
+}
+
+#[test]
+fn the_longest_operator_chains_neither_overflow_nor_hang() {
+    for (open, middle, close) in [
+        ("-", "1", ""),
+        ("not ", "1", ""),
+        ("", "x", ".a"),
+        ("", "x", "[1]"),
+        ("", "x", "()"),
+        ("", "1", "+1"),
+        ("2**", "1", ""),
+        ("", "1", "|e"),
+        ("", "1", " is x"),
+        ("", "1", " or 1"),
+        ("", "1", "<1"),
+        ("", "1", " if 1"),
+        ("1 if 0 else ", "1", ""),
+        ("", "1", "*1"),
+        ("", "1", "~1"),
+        ("", "'a'", "-1"),
+        ("", "'a'", "~1.5"),
+        ("", "'a'", ",1"),
+        ("", "'a'", "'b'"),
+        ("", "1 if 1 else 1", " if 1 else 1"),
+    ] {
+        // As long as the limits of bytes and of operators allow.
+        let once = [open, close].concat();
+        let operators = once.bytes().filter(|b| b"+-*/%~".contains(b)).count();
+        let count = (((256 << 10) - 30) / once.len()).min(8188usize.checked_div(operators).unwrap_or(usize::MAX));
+        for (begin, end) in [("{{ ", " }}"), ("{% if ", " %}{% endif %}")] {
+            let source = [begin, &open.repeat(count), middle, &close.repeat(count), end].concat();
+            let start = Instant::now();
+            let result = render(&source, &Chat::default()).map(|text| text.len());
+            println!("{begin} {open} {middle} {close}: {:?}: {:?}", start.elapsed(), result);
+            assert!(start.elapsed() < Duration::from_secs(5), "{open} {close}");
+        }
+    }
+    let elifs = "{% if 0 %}".to_owned() + &"{% elif 0 %}".repeat(2_000) + "{% endif %}";
+    assert_eq!(render(&elifs, &Chat::default()).unwrap(), "");
 }
 
 #[test]

@@ -20,11 +20,16 @@ use crate::text::Tokenizer;
 pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 /// Bytes of a template's source.
-const MAX_SOURCE: usize = 1 << 20;
+const MAX_SOURCE: usize = 256 << 10;
+/// Letters `+-*/%~` in the source: minijinja folds a chain of constants at quadratic cost before any fuel counts.
+const MAX_OPERATORS: usize = 8192;
 /// Bytes of rendered text.
 const MAX_OUTPUT: usize = 16 << 20;
 /// Instructions of one rendering; 64 bytes of any intermediate string cost one too, so this bounds memory as well.
-const MAX_FUEL: u64 = 4_000_000;
+const MAX_FUEL: u64 = 1_000_000;
+/// Bytes of stack, of which untouched pages take no memory. minijinja recurses: parsing into operators, at most one for
+/// each byte of the source; comparing and dropping into lists, of which [`MAX_FUEL`] buys about 600,000, 500 bytes each.
+const STACK: usize = 512 << 20;
 /// Nested macro calls, loops and blocks, in minijinja's units.
 const MAX_RECURSION: usize = 200;
 /// Lists and maps within each other that `tojson` writes.
@@ -122,6 +127,12 @@ impl ChatTemplate {
             let found = source.len();
             return Err(Error::Template(format!("the source has {found} bytes, more than the limit of {MAX_SOURCE}")));
         }
+        let operators = source.bytes().filter(|b| b"+-*/%~".contains(b)).count();
+        if operators > MAX_OPERATORS {
+            let what =
+                format!("the source has {operators} of the letters +-*/%~, more than the limit of {MAX_OPERATORS}");
+            return Err(Error::Template(what));
+        }
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(template_error)?);
@@ -130,11 +141,15 @@ impl ChatTemplate {
         environment.set_recursion_limit(MAX_RECURSION);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.remove_global("debug");
+        // Indents nested lists at quadratic cost and without fuel.
+        environment.remove_filter("pprint");
         environment.add_filter("tojson", tojson);
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
         });
-        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)?;
+        on_deep_stack(|| {
+            environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)
+        })?;
         let private = source.chars().filter(|&c| is_private(c)).collect();
         Ok(ChatTemplate { environment, bos: bos.into(), eos: eos.into(), private })
     }
@@ -257,20 +272,23 @@ impl ChatTemplate {
             state.consume_fuel(format.len() as u64)?;
             Ok(strftime(seconds, &format))
         };
-        let mut context = BTreeMap::from([
-            ("bos_token".to_owned(), Value::from(self.bos.as_str())),
-            ("eos_token".to_owned(), Value::from(self.eos.as_str())),
-            ("strftime_now".to_owned(), Value::from_function(strftime_now)),
-        ]);
-        context.extend(variables.into_iter().map(|(name, value)| (name, to_value(value))));
-        let template = self.environment.get_template(NAME).map_err(template_error)?;
-        let mut output = Limited { text: vec![], full: false };
-        let rendered = template.render_captured_to(Value::from(context), &mut output).map(drop);
-        if output.full {
-            return Err(Error::Template(format!("the text exceeds the limit of {MAX_OUTPUT} bytes")));
-        }
-        rendered.map_err(template_error)?;
-        String::from_utf8(output.text).map_err(|e| Error::Template(e.to_string()))
+        let render = || -> Result<String> {
+            let mut context = BTreeMap::from([
+                ("bos_token".to_owned(), Value::from(self.bos.as_str())),
+                ("eos_token".to_owned(), Value::from(self.eos.as_str())),
+                ("strftime_now".to_owned(), Value::from_function(strftime_now)),
+            ]);
+            context.extend(variables.into_iter().map(|(name, value)| (name, to_value(value))));
+            let template = self.environment.get_template(NAME).map_err(template_error)?;
+            let mut output = Limited { text: vec![], full: false };
+            let rendered = template.render_captured_to(Value::from(context), &mut output).map(drop);
+            if output.full {
+                return Err(Error::Template(format!("the text exceeds the limit of {MAX_OUTPUT} bytes")));
+            }
+            rendered.map_err(template_error)?;
+            String::from_utf8(output.text).map_err(|e| Error::Template(e.to_string()))
+        };
+        on_deep_stack(render)
     }
 }
 
@@ -345,6 +363,14 @@ fn template_error(error: minijinja::Error) -> Error {
         ErrorKind::OutOfFuel => Error::Template(format!("rendering exceeds the limit of {MAX_FUEL} instructions")),
         _ => Error::Template(error.to_string()),
     }
+}
+
+fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(NAME.into()).stack_size(STACK).spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| Error::Template(format!("no thread to work in: {e}")))?;
+        thread.join().unwrap_or_else(|_| Err(Error::Template("the template engine panicked".into())))
+    })
 }
 
 struct Limited {
