@@ -112,6 +112,10 @@ fn run(options: &Options) -> Result<ExitCode> {
         None if io::stdin().is_terminal() => None,
         None => Some(piped()?),
     };
+    if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
+        let (what, expected, found) = ("message".into(), "some text".into(), "none".into());
+        return Err(Error::Request { what, expected, found });
+    }
     let path = match &options.model {
         Some(path) => path.clone(),
         None => fetch_default()?,
@@ -227,7 +231,7 @@ fn bar() -> ProgressBar {
 
 fn describe(path: &Path, weights: &Weights, engine: &Engine, conversation: &Conversation) {
     let m = weights.metadata();
-    let name = m.string("general.name").map(|name| one_line(name)).unwrap_or_default();
+    let name = m.string("general.name").map(one_line).unwrap_or_default();
     let (c, plan) = (engine.config(), engine.plan());
     let size = std::fs::metadata(path).map_or(0, |m| m.len() as usize);
     eprintln!("device  {}", engine.device());
@@ -258,8 +262,7 @@ fn converse(engine: &mut Engine, conversation: &mut Conversation, limit: Option<
         let _ = editor.load_history(history);
     }
     eprintln!("/help lists the commands.");
-    loop {
-        let Some(text) = read(&mut editor).map_err(terminal)? else { break };
+    while let Some(text) = read(&mut editor).map_err(terminal)? {
         if text.trim().is_empty() {
             continue;
         }

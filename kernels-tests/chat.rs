@@ -14,7 +14,7 @@ use farpast::text::{CHATML, Message};
 use farpast::weights::Weights;
 
 use crate::gguf_writer::GgufWriter;
-use crate::toy::{CONTEXT, temporary, toy};
+use crate::toy_chat::{CONTEXT, temporary, toy};
 
 #[test]
 fn prompts_reuse_what_the_session_holds() {
@@ -172,6 +172,8 @@ fn example_refuses_what_cannot_run() {
     let long = "x".repeat(400);
     fails(&run(&["-p", &long], ""), &["at most 255 tokens in a context of 256"]);
     fails(&run(&["-c", "16"], &long), &["at most 15 tokens in a context of 16"]);
+    fails(&run(&[], " \n"), &["message: expected some text, found none"]);
+    fails(&run(&["-p", ""], ""), &["message: expected some text, found none"]);
     let huge = run(&["-c", "99999999999", "-p", "Hello", "-n", "1"], "");
     assert_eq!(huge.status.code(), Some(0), "{}", text(&huge.stderr));
     assert!(text(&huge.stderr).starts_with("note: the context is 256 tokens"), "{}", text(&huge.stderr));

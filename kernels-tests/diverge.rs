@@ -7,7 +7,7 @@ use farpast::memory::{Bytes, Element};
 use farpast::program::Mode;
 use farpast::weights::Weights;
 
-use crate::toy::toy;
+use crate::toy_chat::toy;
 
 const TOKENS: [u32; 21] = [65, 3, 66, 200, 257, 9, 9, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26, 43, 38, 32];
 const TOLERANCE: f64 = 1e-4;

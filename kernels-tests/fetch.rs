@@ -12,7 +12,7 @@ use farpast::fetch::{MODELS, Packaged, Progress};
 use farpast::{Error, Result};
 use sha2::{Digest, Sha256};
 
-use crate::toy::temporary;
+use crate::toy_chat::temporary;
 
 #[test]
 fn fetched_once_and_kept() {
@@ -260,7 +260,7 @@ fn packaged(sha256: &str) -> Packaged<'_> {
 }
 
 fn contents() -> Vec<u8> {
-    (0..CONTENTS).map(|i| (i * i >> 8) as u8).collect()
+    (0..CONTENTS).map(|i| ((i * i) >> 8) as u8).collect()
 }
 
 fn hash(bytes: &[u8]) -> String {

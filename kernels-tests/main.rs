@@ -9,4 +9,4 @@ mod gguf;
 mod gguf_writer;
 mod model;
 mod text;
-mod toy;
+mod toy_chat;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use farpast::Error;
 use farpast::text::{Chat, ChatTemplate, Message, Special, StreamDecoder, Tokenizer, Vocabulary};
+use farpast::weights::{Metadata, Weights};
 use serde_json::{Map, Value, json};
 
 use crate::model::test_model;
@@ -26,20 +27,20 @@ struct Fields {
 fn fields() -> &'static Fields {
     static FIELDS: OnceLock<Fields> = OnceLock::new();
     FIELDS.get_or_init(|| {
-        let path = std::env::var("FARPAST_TEST_VOCABULARY").unwrap_or_else(|_| test_model().display().to_string());
-        let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        let strings = |key: &str| json[key].as_array().unwrap().iter().map(|s| s.as_str().unwrap().into()).collect();
-        let id = |key: &str| json[key].as_u64().map(|id| id as u32);
+        let weights = Weights::open(test_model()).unwrap();
+        let m = weights.metadata();
+        let strings = |key: &str| m.strings(key).unwrap().map(String::from).collect();
+        let id = |name: &str| m.optional(&format!("tokenizer.ggml.{name}_token_id"), Metadata::u32).unwrap();
         Fields {
-            pre: json["pre"].as_str().unwrap().into(),
-            tokens: strings("tokens"),
-            token_types: json["token_types"].as_array().unwrap().iter().map(|t| t.as_i64().unwrap() as i32).collect(),
-            merges: strings("merges"),
-            add_bos: json["add_bos"].as_bool(),
+            pre: m.string("tokenizer.ggml.pre").unwrap().into(),
+            tokens: strings("tokenizer.ggml.tokens"),
+            token_types: m.i32s("tokenizer.ggml.token_type").unwrap().collect(),
+            merges: strings("tokenizer.ggml.merges"),
+            add_bos: m.optional("tokenizer.ggml.add_bos_token", Metadata::bool).unwrap(),
             bos: id("bos"),
             eos: id("eos"),
-            unk: id("unk"),
-            pad: id("pad"),
+            unk: id("unknown"),
+            pad: id("padding"),
         }
     })
 }
