@@ -5,7 +5,7 @@ mod diverge;
 pub use diverge::{Difference, Diverge, Report};
 
 use crate::error::{Error, Result};
-use crate::gpu::{Buffers, DeviceOptions, Gpu, Kind, Prepared};
+use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Kind, Prepared};
 use crate::kernel::{Count, Step};
 use crate::kernels::AttentionDims;
 use crate::kv::{PAGE, PagePool};
@@ -90,12 +90,24 @@ enum Device {
 
 impl Engine {
     /// Loads a checkpoint. Calls `progress` with bytes uploaded and bytes in all.
-    pub fn load(weights: &Weights, options: &EngineOptions, mut progress: impl FnMut(usize, usize)) -> Result<Self> {
-        let config = Config::read(weights)?;
+    pub fn load(weights: &Weights, options: &EngineOptions, progress: impl FnMut(usize, usize)) -> Result<Self> {
         let gpu = match &options.backend {
             Backend::Gpu(options) => Some(Gpu::new(options)?),
             Backend::Cpu => None,
         };
+        let caps = gpu.as_ref().map(|g| g.caps().clone());
+        Self::load_on(weights, options, gpu, caps.as_ref(), progress)
+    }
+
+    /// Loads a checkpoint on `gpu`, or on the CPU, with the programs that a device with `caps` runs.
+    fn load_on(
+        weights: &Weights,
+        options: &EngineOptions,
+        gpu: Option<Gpu>,
+        caps: Option<&Caps>,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<Self> {
+        let config = Config::read(weights)?;
         let context = if options.context == 0 { config.context } else { options.context };
         let pages = if options.pages == 0 { options.sequences * context.div_ceil(PAGE) } else { options.pages };
         let capacity = Capacity {
@@ -105,11 +117,11 @@ impl Engine {
             context,
             pages,
             kv: options.kv,
-            binding: gpu.as_ref().map_or(usize::MAX, |g| g.caps().max_binding).min(options.binding),
+            binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
         };
         check(&capacity)?;
         let mut memory = Memory::new(capacity);
-        if gpu.as_ref().is_some_and(|g| g.caps().kind != Kind::Software) {
+        if caps.is_some_and(|caps| caps.kind != Kind::Software) {
             memory.tile = Tile::HARDWARE;
         }
         let io = Io::declare(&config, &mut memory);

@@ -53,16 +53,13 @@ pub struct Report {
 }
 
 impl Diverge {
-    /// Loads the model twice. The backend of `options` is the GPU to compare.
+    /// Loads the model twice, with the programs of the GPU that `options` names.
     pub fn load(weights: &Weights, options: &EngineOptions) -> Result<Self> {
         let Backend::Gpu(device) = &options.backend else {
             return Err(Error::request("device", "a GPU to compare with the CPU", "the CPU"));
         };
         let gpu = Gpu::new(device)?;
-        // The GPU's limit splits the weights on both, so that the programs are the same.
-        let binding = options.binding.min(gpu.caps().max_binding);
-        let options = EngineOptions { backend: Backend::Cpu, binding, ..options.clone() };
-        let engine = Engine::load(weights, &options, |_, _| {})?;
+        let engine = Engine::load_on(weights, options, None, Some(gpu.caps()), |_, _| {})?;
         let buffers = gpu.allocate(&engine.memory, |_, _| {})?;
         Ok(Self { engine, gpu, buffers })
     }
@@ -141,7 +138,7 @@ impl Diverge {
         let engine = &mut self.engine;
         session.table.append(n)?;
         let mut inputs = Inputs::default();
-        inputs.add(session, session.table.len() - n, 1, engine.config.attention);
+        inputs.add(session, session.table.len() - n, 1);
         engine.write(&inputs)?;
         let (step, mode) = (inputs.step(), inputs.mode());
         let program = if mode == Mode::Decode { &engine.decode } else { &engine.prefill };
