@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+use farpast::fetch;
+
 /// SmolLM2-135M-Instruct as GGUF: the file that `FARPAST_TEST_MODEL` names, or the one that `./test` has fetched.
 pub fn test_model() -> PathBuf {
     let path = match std::env::var_os("FARPAST_TEST_MODEL") {
         Some(path) => path.into(),
         None => {
-            let cache = dirs::cache_dir().expect("no cache folder: set FARPAST_TEST_MODEL to the model's path");
-            cache.join("farpast/models").join("SmolLM2-135M-Instruct.Q4_1.gguf")
+            let cache = fetch::cache_folder().expect("the folder of fetched models");
+            cache.join("models").join(fetch::MODELS[0].file_name())
         }
     };
     assert!(

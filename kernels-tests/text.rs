@@ -30,17 +30,17 @@ fn fields() -> &'static Fields {
         let weights = Weights::open(test_model()).unwrap();
         let m = weights.metadata();
         let strings = |key: &str| m.strings(key).unwrap().map(String::from).collect();
-        let id = |key: &str| m.optional(key, Metadata::u32).unwrap();
+        let id = |name: &str| m.optional(&format!("tokenizer.ggml.{name}_token_id"), Metadata::u32).unwrap();
         Fields {
             pre: m.string("tokenizer.ggml.pre").unwrap().into(),
             tokens: strings("tokenizer.ggml.tokens"),
             token_types: m.i32s("tokenizer.ggml.token_type").unwrap().collect(),
             merges: strings("tokenizer.ggml.merges"),
             add_bos: m.optional("tokenizer.ggml.add_bos_token", Metadata::bool).unwrap(),
-            bos: id("tokenizer.ggml.bos_token_id"),
-            eos: id("tokenizer.ggml.eos_token_id"),
-            unk: id("tokenizer.ggml.unknown_token_id"),
-            pad: id("tokenizer.ggml.padding_token_id"),
+            bos: id("bos"),
+            eos: id("eos"),
+            unk: id("unknown"),
+            pad: id("padding"),
         }
     })
 }

@@ -1,7 +1,11 @@
 //! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
 
+mod diverge;
+
+pub use diverge::{Difference, Diverge, Report};
+
 use crate::error::{Error, Result};
-use crate::gpu::{Buffers, DeviceOptions, Gpu, Kind, Prepared};
+use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Kind, Prepared};
 use crate::kernel::{Count, Step};
 use crate::kernels::AttentionDims;
 use crate::kv::{PAGE, PagePool};
@@ -86,12 +90,24 @@ enum Device {
 
 impl Engine {
     /// Loads a checkpoint. Calls `progress` with bytes uploaded and bytes in all.
-    pub fn load(weights: &Weights, options: &EngineOptions, mut progress: impl FnMut(usize, usize)) -> Result<Self> {
-        let config = Config::read(weights)?;
+    pub fn load(weights: &Weights, options: &EngineOptions, progress: impl FnMut(usize, usize)) -> Result<Self> {
         let gpu = match &options.backend {
             Backend::Gpu(options) => Some(Gpu::new(options)?),
             Backend::Cpu => None,
         };
+        let caps = gpu.as_ref().map(|g| g.caps().clone());
+        Self::load_on(weights, options, gpu, caps.as_ref(), progress)
+    }
+
+    /// Loads a checkpoint on `gpu`, or on the CPU, with the programs that a device with `caps` runs.
+    fn load_on(
+        weights: &Weights,
+        options: &EngineOptions,
+        gpu: Option<Gpu>,
+        caps: Option<&Caps>,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<Self> {
+        let config = Config::read(weights)?;
         let context = if options.context == 0 { config.context } else { options.context };
         let pages = if options.pages == 0 { options.sequences * context.div_ceil(PAGE) } else { options.pages };
         let capacity = Capacity {
@@ -101,11 +117,11 @@ impl Engine {
             context,
             pages,
             kv: options.kv,
-            binding: gpu.as_ref().map_or(usize::MAX, |g| g.caps().max_binding).min(options.binding),
+            binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
         };
         check(&capacity)?;
         let mut memory = Memory::new(capacity);
-        if gpu.as_ref().is_some_and(|g| g.caps().kind != Kind::Software) {
+        if caps.is_some_and(|caps| caps.kind != Kind::Software) {
             memory.tile = Tile::HARDWARE;
         }
         let io = Io::declare(&config, &mut memory);
@@ -278,15 +294,9 @@ impl Engine {
         if inputs.tokens.is_empty() {
             return Ok(0);
         }
-        let io = &self.io;
-        self.device.write(io.attention.tokens, inputs.tokens.as_flattened())?;
-        self.device.write(io.attention.sequences, inputs.sequences.as_flattened())?;
-        self.device.write(io.attention.tiles, inputs.tiles.as_flattened())?;
-        self.device.write(io.attention.pages, inputs.pages.as_flattened())?;
-        self.device.write(io.outputs, &inputs.outputs)?;
-        self.device.write(io.sampling, inputs.sampling.as_flattened())?;
+        self.write(&inputs)?;
         let step = inputs.step();
-        let decode = step.n_tokens == step.n_sequences && inputs.tokens.len() <= DECODE;
+        let decode = inputs.mode() == Mode::Decode;
         match &mut self.device {
             Device::Gpu { gpu, buffers, prefill: p, decode: d } => {
                 gpu.run(buffers, if decode { d } else { p }, &step)?
@@ -294,6 +304,16 @@ impl Engine {
             Device::Cpu { host } => if decode { &self.decode } else { &self.prefill }.run_reference(&step, host),
         }
         Ok(inputs.outputs.len())
+    }
+
+    fn write(&mut self, inputs: &Inputs) -> Result<()> {
+        let io = &self.io;
+        self.device.write(io.attention.tokens, inputs.tokens.as_flattened())?;
+        self.device.write(io.attention.sequences, inputs.sequences.as_flattened())?;
+        self.device.write(io.attention.tiles, inputs.tiles.as_flattened())?;
+        self.device.write(io.attention.pages, inputs.pages.as_flattened())?;
+        self.device.write(io.outputs, &inputs.outputs)?;
+        self.device.write(io.sampling, inputs.sampling.as_flattened())
     }
 
     fn read(&self, t: Tensor, first: usize, words: usize) -> Result<Vec<u32>> {
@@ -349,6 +369,12 @@ impl Inputs {
             self.outputs.push((first + p - from) as u32);
             self.sampling.push(s.sampling.draw(p + 1).to_words());
         }
+    }
+
+    /// The program that runs them.
+    fn mode(&self) -> Mode {
+        let decode = self.tokens.len() == self.sequences.len() && self.tokens.len() <= DECODE;
+        if decode { Mode::Decode } else { Mode::Prefill }
     }
 
     fn step(&self) -> Step {

@@ -42,6 +42,9 @@ pub enum Error {
     /// A sequence would grow beyond the context length.
     #[error("context is full: {tokens} tokens, {context} fit")]
     ContextFull { tokens: usize, context: usize },
+    /// A model could not be fetched. Nothing of it is left in the folder.
+    #[error("{what} cannot be fetched into {}: {why}; {remedy}", folder.display())]
+    Fetch { what: String, folder: PathBuf, why: String, remedy: String },
     /// A request contradicts itself or the model.
     #[error("{what}: expected {expected}, found {found}")]
     Request { what: String, expected: String, found: String },

@@ -14,8 +14,10 @@
 #![warn(missing_docs)]
 
 pub mod attention;
+pub mod chat;
 pub mod engine;
 pub mod error;
+pub mod fetch;
 pub mod format;
 pub mod gpu;
 pub mod kernel;

@@ -107,8 +107,8 @@ pub(super) fn attend(spec: &Spec, list: &[u32], position: usize, h: usize, q: &[
     for (row, score) in rows.iter().zip(&scores) {
         let p = (score - m).exp();
         l += p;
-        for i in 0..d {
-            o[i] += p * v.kv(row + i) as f64;
+        for (i, o) in o.iter_mut().enumerate() {
+            *o += p * v.kv(row + i) as f64;
         }
     }
     Part { o, m, l }

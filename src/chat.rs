@@ -1,0 +1,243 @@
+//! A conversation with a model: messages in, pieces of text out.
+//!
+//! Each turn renders all messages with the model's chat template. What the session already holds of the resulting tokens is
+//! not computed again. When they no longer fit, the oldest turns are left out; the system message stays.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::sampler::Sampling;
+use crate::session::Session;
+use crate::text::{Chat, ChatTemplate, Message, StreamDecoder, Tokenizer, Vocabulary};
+use crate::weights::{Metadata, Weights};
+
+/// The tokenizer that the checkpoint describes.
+pub fn tokenizer(weights: &Weights) -> Result<Tokenizer> {
+    let m = weights.metadata();
+    let id = |name: &str| m.optional(&format!("tokenizer.ggml.{name}_token_id"), Metadata::u32);
+    let token_types = m.optional("tokenizer.ggml.token_type", Metadata::i32s)?;
+    Tokenizer::new(&Vocabulary {
+        model: m.string("tokenizer.ggml.model")?,
+        pre: m.optional("tokenizer.ggml.pre", Metadata::string)?,
+        tokens: m.strings("tokenizer.ggml.tokens")?.collect(),
+        token_types: &token_types.into_iter().flatten().collect::<Vec<_>>(),
+        merges: m.optional("tokenizer.ggml.merges", Metadata::strings)?.into_iter().flatten().collect(),
+        add_bos: m.optional("tokenizer.ggml.add_bos_token", Metadata::bool)?,
+        bos: id("bos")?,
+        eos: id("eos")?,
+        eot: id("eot")?,
+        eom: id("eom")?,
+        unk: id("unknown")?,
+        pad: id("padding")?,
+    })
+}
+
+/// The chat template of the checkpoint.
+pub fn template(weights: &Weights, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+    let source = weights.metadata().optional("tokenizer.chat_template", Metadata::string)?;
+    ChatTemplate::for_model(source, tokenizer)
+}
+
+/// Messages so far, and the session that holds their tokens.
+pub struct Conversation {
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Vec<Message>,
+    session: Session,
+    totals: Totals,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// The model ended its turn.
+    Stop,
+    /// The limit on the answer's tokens.
+    Limit,
+    /// No position is left.
+    Context,
+    /// The caller broke off.
+    Interrupted,
+}
+
+/// What came of one turn.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// All pieces together.
+    pub text: String,
+    /// Why it is over.
+    pub end: End,
+    /// Messages that were left out from now on because the context was full.
+    pub dropped: usize,
+}
+
+/// Work done by a conversation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Prompt tokens that the session already held.
+    pub reused: usize,
+    /// Prompt tokens computed.
+    pub prefilled: usize,
+    /// Time for those, up to the first token of the answer.
+    pub prefill: Duration,
+    /// Tokens of answers after the first.
+    pub decoded: usize,
+    /// Time for those.
+    pub decode: Duration,
+}
+
+impl Conversation {
+    /// Without messages but for the system's, if there is one.
+    pub fn new(engine: &Engine, weights: &Weights, system: Option<&str>) -> Result<Self> {
+        let tokenizer = tokenizer(weights)?;
+        let template = template(weights, &tokenizer)?;
+        let messages: Vec<_> = system.map(|text| Message::new("system", text)).into_iter().collect();
+        // A template that the model's file has wrong, or that refuses system messages, should fail before the first turn.
+        let probe = [messages.as_slice(), &[Message::new("user", "Hello")]].concat();
+        template.encode(&tokenizer, &Chat { messages: &probe, add_generation_prompt: true, ..Chat::default() })?;
+        Ok(Self { tokenizer, template, messages, session: engine.session(), totals: Totals::default() })
+    }
+
+    /// How answers are drawn from now on.
+    pub fn set_sampling(&mut self, sampling: Sampling) {
+        self.session.sampling = sampling;
+    }
+
+    /// Messages that the next turn will send, system first.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Positions of the context in use.
+    pub fn tokens(&self) -> usize {
+        self.session.tokens().len()
+    }
+
+    /// Work done so far.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Text and tokens of the model.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Forgets all messages but the system's.
+    pub fn reset(&mut self) {
+        self.messages.truncate(self.first());
+        self.session.rewind(0);
+    }
+
+    /// Sends `text` as the user and passes the answer to `piece` as it comes, with empty pieces while the prompt is computed.
+    /// `piece` may break off; what has come is then the answer. `limit` bounds the answer's tokens.
+    ///
+    /// On an error the messages are as before.
+    pub fn say(
+        &mut self,
+        engine: &mut Engine,
+        text: &str,
+        limit: Option<usize>,
+        piece: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer> {
+        let before = self.messages.clone();
+        self.messages.push(Message::new("user", text));
+        let answer = self.answer(engine, limit, piece);
+        match &answer {
+            Ok(answer) => self.messages.push(Message::new("assistant", answer.text.as_str())),
+            Err(_) => self.messages = before,
+        }
+        answer
+    }
+
+    fn answer(
+        &mut self,
+        engine: &mut Engine,
+        limit: Option<usize>,
+        mut piece: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer> {
+        let context = engine.capacity().context;
+        let (prompt, dropped) = self.fit(context)?;
+        let common = self.session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+        self.session.rewind(common);
+        self.session.push(&prompt[common..]);
+        // Computed tokens may be fewer than those in common: the last answer's end was drawn and not run.
+        let pending = self.session.pending().len();
+        self.totals.reused += prompt.len() - pending;
+
+        let (mut decoder, mut text, mut n_tokens) = (StreamDecoder::new(), String::new(), 0);
+        let mut began = Instant::now();
+        let end = loop {
+            if limit.is_some_and(|limit| n_tokens >= limit) {
+                break End::Limit;
+            }
+            if self.session.tokens().len() > context {
+                break End::Context;
+            }
+            let prefill = n_tokens == 0;
+            let before = self.session.pending().len();
+            let sampled = engine.step(&mut [&mut self.session])?[0];
+            let (count, time) = match prefill {
+                true => (&mut self.totals.prefilled, &mut self.totals.prefill),
+                false => (&mut self.totals.decoded, &mut self.totals.decode),
+            };
+            *count += before - sampled.map_or(self.session.pending().len(), |_| 0);
+            *time += began.elapsed();
+            began = Instant::now();
+            let new = match sampled {
+                Some(id) if self.tokenizer.stop_ids().contains(&id) => break End::Stop,
+                Some(id) => {
+                    n_tokens += 1;
+                    decoder.push(id, &self.tokenizer)
+                }
+                None => "",
+            };
+            text.push_str(new);
+            if piece(new).is_break() {
+                break End::Interrupted;
+            }
+        };
+        let rest = decoder.finish();
+        if !rest.is_empty() {
+            text.push_str(rest);
+            // The answer is over in any case.
+            let _ = piece(rest);
+        }
+        Ok(Answer { text, end, dropped })
+    }
+
+    /// Tokens of the messages, of which the oldest turns are dropped until an answer has room; and how many were dropped.
+    fn fit(&mut self, context: usize) -> Result<(Vec<u32>, usize)> {
+        // Room for an answer, and so that the next turns need not drop and compute everything again.
+        let room = context / 4;
+        let mut dropped = 0;
+        loop {
+            let chat = Chat { messages: &self.messages, add_generation_prompt: true, ..Chat::default() };
+            let prompt = self.template.encode(&self.tokenizer, &chat)?;
+            let first = self.first();
+            if prompt.len() + room <= context {
+                return Ok((prompt, dropped));
+            }
+            // A turn begins with the user, as templates demand.
+            let turn = self.messages[first + 1..].iter().position(|m| m.role == "user");
+            match turn {
+                Some(rest) => {
+                    self.messages.drain(first..first + 1 + rest);
+                    dropped += 1 + rest;
+                }
+                None if prompt.len() < context => return Ok((prompt, dropped)),
+                None => {
+                    let expected = format!("at most {} tokens in a context of {context}", context - 1);
+                    return Err(Error::request("message with system prompt and template", expected, prompt.len()));
+                }
+            }
+        }
+    }
+
+    /// Index of the first message that is not the system's.
+    fn first(&self) -> usize {
+        self.messages.first().is_some_and(|m| m.role == "system") as usize
+    }
+}
