@@ -84,8 +84,15 @@ pub struct Engine {
 }
 
 enum Device {
-    Gpu { gpu: Gpu, buffers: Buffers, prefill: Prepared, decode: Prepared },
+    Gpu(Box<OnGpu>),
     Cpu { host: Vec<Host> },
+}
+
+struct OnGpu {
+    gpu: Gpu,
+    buffers: Buffers,
+    prefill: Prepared,
+    decode: Prepared,
 }
 
 impl Engine {
@@ -119,7 +126,7 @@ impl Engine {
             kv: options.kv,
             binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
         };
-        check(&capacity)?;
+        check(&capacity, &config)?;
         let mut memory = Memory::new(capacity);
         if caps.is_some_and(|caps| caps.kind != Kind::Software) {
             memory.tile = Tile::HARDWARE;
@@ -146,9 +153,9 @@ impl Engine {
                 weights.tensors().for_each(|t| weights.release(t.name));
                 let mut prepared = gpu.prepare(&buffers, &[&prefill, &decode])?.into_iter();
                 let (Some(prefill), Some(decode)) = (prepared.next(), prepared.next()) else { unreachable!() };
-                Device::Gpu { gpu, buffers, prefill, decode }
+                Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode }))
             }
-            None => Device::Cpu { host: memory.tensors().iter().map(|t| t.host()).collect() },
+            None => Device::Cpu { host: memory.tensors().iter().map(|t| t.host()).collect::<Result<_>>()? },
         };
         Ok(Self { config, memory, io, pool: PagePool::new(pages), prefill, decode, device })
     }
@@ -166,7 +173,7 @@ impl Engine {
     /// The device, its driver and backend; or that the references run.
     pub fn device(&self) -> String {
         match &self.device {
-            Device::Gpu { gpu, .. } => gpu.caps().to_string(),
+            Device::Gpu(on) => on.gpu.caps().to_string(),
             Device::Cpu { .. } => "CPU interpreter".into(),
         }
     }
@@ -298,8 +305,9 @@ impl Engine {
         let step = inputs.step();
         let decode = inputs.mode() == Mode::Decode;
         match &mut self.device {
-            Device::Gpu { gpu, buffers, prefill: p, decode: d } => {
-                gpu.run(buffers, if decode { d } else { p }, &step)?
+            Device::Gpu(on) => {
+                let OnGpu { gpu, buffers, prefill, decode: d } = &mut **on;
+                gpu.run(buffers, if decode { d } else { prefill }, &step)?;
             }
             Device::Cpu { host } => if decode { &self.decode } else { &self.prefill }.run_reference(&step, host),
         }
@@ -318,8 +326,8 @@ impl Engine {
 
     fn read(&self, t: Tensor, first: usize, words: usize) -> Result<Vec<u32>> {
         match &self.device {
-            Device::Gpu { gpu, buffers, .. } => {
-                let bytes = gpu.read_at(buffers, t, 4 * first, 4 * words)?;
+            Device::Gpu(on) => {
+                let bytes = on.gpu.read_at(&on.buffers, t, 4 * first, 4 * words)?;
                 Ok(bytemuck::pod_collect_to_vec(&bytes))
             }
             Device::Cpu { host } => Ok(match &host[t.0] {
@@ -333,7 +341,7 @@ impl Engine {
 impl Device {
     fn write(&mut self, t: Tensor, words: &[u32]) -> Result<()> {
         match self {
-            Device::Gpu { gpu, buffers, .. } => gpu.write(buffers, t, bytemuck::cast_slice(words)),
+            Device::Gpu(on) => on.gpu.write(&on.buffers, t, bytemuck::cast_slice(words)),
             Device::Cpu { host } => {
                 host[t.0].u32_mut()[..words.len()].copy_from_slice(words);
                 Ok(())
@@ -390,7 +398,7 @@ impl Inputs {
 }
 
 /// Refuses sizes that no step could use.
-fn check(c: &Capacity) -> Result<()> {
+fn check(c: &Capacity, config: &Config) -> Result<()> {
     let at_least = |what: &str, n: usize, least: usize| match n {
         n if n >= least => Ok(()),
         n => Err(Error::request(what, format!("at least {least}"), n)),
@@ -402,6 +410,11 @@ fn check(c: &Capacity) -> Result<()> {
     // Page slots and list entries are u32 on the device.
     if c.pages > u32::MAX as usize / PAGE / 2 {
         return Err(Error::request("pages", format!("at most {}", u32::MAX as usize / PAGE / 2), c.pages));
+    }
+    // The table of rotary angles is one binding; a file may claim any context.
+    let fit = c.binding.min(1 << 30) / (4 * config.attention.head_dim);
+    if c.context > fit {
+        return Err(Error::request("context", format!("at most {fit} positions"), c.context));
     }
     match c.kv {
         Element::F16 | Element::F32 => Ok(()),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use half::f16;
 
+use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::kernel::Count;
 
@@ -56,14 +57,21 @@ impl TensorDesc {
     }
 
     /// A host tensor of zeros, or the values known at load.
-    pub(crate) fn host(&self) -> Host {
-        match (&self.init, self.element) {
-            (Some(init), _) => init.clone(),
-            (None, Element::F32) => Host::F32(vec![0.0; self.rows * stride(self.cols)]),
-            (None, Element::F16) => Host::F16(vec![f16::ZERO; self.rows * stride(self.cols)]),
-            (None, Element::U32) => Host::U32(vec![0; self.rows * self.cols]),
-            (None, Element::Weight(_)) => unreachable!("weight {} has no values", self.name),
+    pub(crate) fn host(&self) -> Result<Host> {
+        fn zeros<T: bytemuck::Zeroable>(desc: &TensorDesc, len: usize) -> Result<Vec<T>> {
+            bytemuck::try_zeroed_vec(len).map_err(|()| Error::OutOfMemory {
+                device: "CPU".into(),
+                what: desc.name.clone(),
+                bytes: desc.bytes() as u64,
+            })
         }
+        Ok(match (&self.init, self.element) {
+            (Some(init), _) => init.clone(),
+            (None, Element::F32) => Host::F32(zeros(self, self.rows * stride(self.cols))?),
+            (None, Element::F16) => Host::F16(zeros(self, self.rows * stride(self.cols))?),
+            (None, Element::U32) => Host::U32(zeros(self, self.rows * self.cols)?),
+            (None, Element::Weight(_)) => unreachable!("weight {} has no values", self.name),
+        })
     }
 }
 

@@ -49,6 +49,7 @@ pub struct Message {
 /// What is rendered: messages and how.
 #[derive(Clone, Debug, Default)]
 pub struct Chat<'a> {
+    /// In order of the conversation.
     pub messages: &'a [Message],
     /// Functions the model may call, as OpenAI's API describes them.
     pub tools: &'a [Json],

@@ -24,6 +24,7 @@ pub struct Vocabulary<'a> {
     pub model: &'a str,
     /// `pre`: how text is cut into words before merging. Old files lack it; see [`Tokenizer::warnings`].
     pub pre: Option<&'a str>,
+    /// `tokens`, in the order of their ids.
     pub tokens: Vec<&'a str>,
     /// `token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte. Empty: all are normal.
     pub token_types: &'a [i32],
@@ -31,11 +32,17 @@ pub struct Vocabulary<'a> {
     pub merges: Vec<&'a str>,
     /// `add_bos_token`.
     pub add_bos: Option<bool>,
+    /// `bos_token_id`.
     pub bos: Option<u32>,
+    /// `eos_token_id`.
     pub eos: Option<u32>,
+    /// `eot_token_id`.
     pub eot: Option<u32>,
+    /// `eom_token_id`.
     pub eom: Option<u32>,
+    /// `unknown_token_id`.
     pub unk: Option<u32>,
+    /// `padding_token_id`.
     pub pad: Option<u32>,
 }
 
