@@ -206,14 +206,11 @@ impl Engine {
     /// Computes the pending tokens of a session and returns the logits after each of them, in as many steps as it takes.
     pub fn logits(&mut self, session: &mut Session) -> Result<Vec<Vec<f32>>> {
         session.reopen();
-        let (v, mut rows) = (self.config.vocab, Vec::new());
+        let mut rows = Vec::new();
         while !session.pending().is_empty() {
             let n = session.pending().len().min(self.memory.capacity.outputs);
             self.run(&mut [session], &[n], &[n])?;
-            let logits = self.read(self.io.logits, 0, n * stride(v))?;
-            rows.extend(
-                logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()),
-            );
+            rows.extend(self.last_logits(n)?);
         }
         Ok(rows)
     }
@@ -303,6 +300,56 @@ impl Engine {
                 Host::F32(v) => v[first..first + words].iter().map(|x| x.to_bits()).collect(),
                 other => other.u32()[first..first + words].to_vec(),
             }),
+        }
+    }
+}
+
+/// What tests reach into an engine for.
+#[doc(hidden)]
+impl Engine {
+    /// Hands out pages from the end of `free`, which names each once. Sessions made before keep the old pool: there must
+    /// be none.
+    pub fn order_pages(&mut self, free: Vec<u32>) {
+        assert_eq!(free.len(), self.memory.capacity.pages, "pages of the pool");
+        self.pool = PagePool::in_order(free);
+    }
+
+    /// Fills every page that no session holds with NaN.
+    pub fn poison_free_pages(&mut self) -> Result<()> {
+        let rows = self.config.attention.kv_heads * PAGE;
+        for t in self.memory.handles().filter(|t| self.memory.desc(*t).name.ends_with("_pages")) {
+            let desc = self.memory.desc(t);
+            let page = desc.bytes() / desc.rows * rows;
+            match &mut self.device {
+                Device::Gpu { gpu, buffers, .. } => {
+                    let mut bytes = gpu.read(buffers, t, desc.bytes())?;
+                    for free in self.pool.free() {
+                        bytes[free as usize * page..][..page].fill(0xff);
+                    }
+                    gpu.write(buffers, t, &bytes)?;
+                }
+                Device::Cpu { host } => {
+                    let elements = rows * stride(desc.cols);
+                    for free in self.pool.free() {
+                        (0..elements).for_each(|i| host[t.0].set_kv(free as usize * elements + i, f32::NAN));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first `rows` rows of logits of the last step: one for each session that got a token, in their order.
+    pub fn last_logits(&self, rows: usize) -> Result<Vec<Vec<f32>>> {
+        let v = self.config.vocab;
+        let logits = self.read(self.io.logits, 0, rows * stride(v))?;
+        Ok(logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()).collect())
+    }
+
+    /// Loses the device, as a driver reset does.
+    pub fn lose_device(&self) {
+        if let Device::Gpu { gpu, .. } = &self.device {
+            gpu.lose();
         }
     }
 }

@@ -56,7 +56,7 @@ impl TensorDesc {
     }
 
     /// A host tensor of zeros, or the values known at load.
-    pub(crate) fn host(&self) -> Host {
+    pub fn host(&self) -> Host {
         match (&self.init, self.element) {
             (Some(init), _) => init.clone(),
             (None, Element::F32) => Host::F32(vec![0.0; self.rows * stride(self.cols)]),
@@ -314,6 +314,11 @@ impl Memory {
     /// What `t` is.
     pub fn desc(&self, t: Tensor) -> &TensorDesc {
         &self.tensors[t.0]
+    }
+
+    /// The handle of every tensor, in the order of declaration.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = Tensor> + use<> {
+        (0..self.tensors.len()).map(Tensor)
     }
 
     /// Every tensor, in the order of declaration.
