@@ -288,9 +288,10 @@ fn mutations(text: &str) -> Vec<(String, &'static str, &'static str)> {
     };
     let bare: Vec<&str> = text.lines().map(|l| l.split("//").next().unwrap_or_default().trim()).collect();
     let mut bounds: HashSet<String> = bare.iter().filter(|l| l.starts_with("for ")).flat_map(|l| words(l)).collect();
+    // `let name = `, `var name = `, `name = ` and `name[…] = `.
     let assigned = |l: &str| {
-        let names = words(l.split(" = ").next().unwrap_or_default());
-        l.contains(" = ").then(|| names.last().cloned()).flatten()
+        let target = l.trim_start().split_once(" = ")?.0;
+        words(target.split(['[', ':']).next()?).last().cloned()
     };
     while let Some(line) = bare.iter().find(|l| {
         assigned(l).is_some_and(|name| bounds.contains(&name)) && !words(l).iter().all(|w| bounds.contains(w))

@@ -151,7 +151,7 @@ fn sequences_of_a_mixed_batch_are_as_if_alone() {
         let prompts = [33, 1, 16, 7, 45].map(|n| tokens(n as u64, n, toy));
         let mut sessions: Vec<Session> = prompts.iter().map(|_| engine.session()).collect();
         let mut seen: Vec<(usize, usize, Vec<f32>)> = vec![];
-        for step in 0..12 {
+        for step in 0..14 {
             // Each joins in another step, while those before it decode.
             for i in (0..5).filter(|i| 2 * i == step) {
                 sessions[i].push(&prompts[i]);
@@ -312,13 +312,14 @@ fn sampled_tokens_are_those_of_the_references() {
 
 #[test]
 fn weights_split_by_a_small_binding_are_the_same_weights() {
-    for toy in toy::ALL {
+    for toy in [&toy::ALL[0], &toy::ALL[2]] {
         let tokens = tokens(17, 30, toy);
         let whole = logits(&mut load(toy, &options()), &tokens);
-        // A few rows of the widest matrix, beside KV pages and activations of which one binding holds all.
-        let mut split = load(toy, &EngineOptions { binding: 1000, ..options() });
+        let rows = |limit: usize| (toy.format.gpu_bytes)(limit, toy.hidden) + 4;
+        // The head and the embedding in two parts, or three.
+        let mut split = load(toy, &EngineOptions { binding: rows(toy.vocab / 2), ..options() });
         assert!(whole == logits(&mut split, &tokens), "{}", toy.format.name);
-        assert!(whole == decoded(&mut split, &tokens) || toy.head_dim > 0);
+        expect_close(&decoded(&mut split, &tokens), &whole, toy.format.name);
     }
 }
 
