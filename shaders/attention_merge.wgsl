@@ -2,11 +2,11 @@
 // One invocation for each (4 dims, h, b).
 override D4: u32;  // D / 4
 override H: u32;
-override SPLITS: u32;
+override PAGES: u32;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> sequences: array<vec4<u32>>;  // [B]: first list entry, entries, first token, tokens
-@group(0) @binding(2) var<storage, read> parts: array<vec4<f32>>;      // [B, SPLITS, H, D4 + 1]: o, then (m, l, 0, 0)
+@group(0) @binding(2) var<storage, read> parts: array<vec4<f32>>;      // [B, PAGES, H, D4 + 1]: o, then (m, l, 0, 0)
 @group(0) @binding(3) var<storage, read_write> o: array<vec4<f32>>;    // [T, H, D4]
 
 @compute @workgroup_size(64)
@@ -16,13 +16,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let b = id.y;
     if h >= H || b >= step.n_sequences { return; }
     let sequence = sequences[b];
-    let each = max((sequence.y + SPLITS - 1u) / SPLITS, 1u);
-    let splits = (sequence.y + each - 1u) / each;
     var out = vec4(0.0);
-    var top = LOWEST;
+    var top = -3.4028234e38;
     var sum = 0.0;
-    for (var s = 0u; s < splits; s += 1u) {
-        let at = ((b * SPLITS + s) * H + h) * (D4 + 1u);
+    for (var e = 0u; e < sequence.y; e += 1u) {
+        let at = ((b * PAGES + e) * H + h) * (D4 + 1u);
         let part = parts[at + D4];
         // A part whose keys are all unseen has no weight.
         if part.y == 0.0 { continue; }
@@ -33,6 +31,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         sum = fma(sum, old_scale, part.y * part_scale);
         out = fma(out, vec4(old_scale), parts[at + i] * part_scale);
     }
-    let norm = select(0.0, 1.0 / sum, sum > 0.0);
-    o[(sequence.z * H + h) * D4 + i] = out * norm;
+    o[(sequence.z * H + h) * D4 + i] = select(vec4(0.0), out / sum, sum > 0.0);
 }

@@ -1,10 +1,10 @@
-// o[t, h] = sum_s p_s v[s, g], p = softmax_s(q[t, h] . k[s, g] / sqrt(D)), over positions s of the sequence's listed pages
+// o[t, h] = sum_s p_s v[s, g], p = softmax_s(q[t, h] . k[s, g] * SCALE), over positions s of the sequence's listed pages
 // with s <= position of t; g = h / (H / G). Online softmax (Milakov and Gimelshein 2018), one page at a time.
-// One workgroup for each (tile of tokens of one sequence, g); one invocation for each (t, h) of it: keys and values are the
-// same for all, so their loads are uniform.
+// One workgroup for each (tile of 32 tokens of one sequence, HEADS query heads), one invocation for each token of it.
 override D4: u32;  // D / 4
 override H: u32;
 override G: u32;
+override HEADS: u32;  // query heads of one invocation, a divisor of H / G
 override PAGE: u32;
 override SCALE: f32;
 
@@ -18,67 +18,51 @@ override SCALE: f32;
 @group(0) @binding(7) var<storage, read> v_pages: array<Kv4>;          // [pages, G, PAGE, D4]
 @group(0) @binding(8) var<storage, read_write> o: array<vec4<f32>>;    // [T, H, D4]
 
-const R = H / G;
-
-@compute @workgroup_size(64)
+@compute @workgroup_size(32)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let tile = tiles[group.x];
-    if lane >= tile.z * R { return; }
+    if group.x >= step.n_tiles || lane >= tile.z { return; }
     let sequence = sequences[tile.x];
-    let t = tile.y + lane / R;
-    let g = group.y;
-    let head = t * H + g * R + lane % R;
+    let t = tile.y + lane;
+    let head = group.y * HEADS;
     let position = tokens[t].y;
-    let last_position = tokens[tile.y + tile.z - 1u].y;
 
-    var query: array<vec4<f32>, D4>;
-    var out: array<vec4<f32>, D4>;
-    for (var i = 0u; i < D4; i += 1u) {
-        query[i] = q[head * D4 + i] * SCALE;
-        out[i] = vec4(0.0);
+    var top: array<f32, HEADS>;
+    var sum: array<f32, HEADS>;
+    for (var r = 0u; r < HEADS; r += 1u) {
+        top[r] = LOWEST;
+        sum[r] = 0.0;
     }
-    var top = LOWEST;
-    var sum = 0.0;
     for (var e = sequence.x; e < sequence.x + sequence.y; e += 1u) {
-        let start = pages[e].y;
-        if start > last_position { continue; }
-        let base = (pages[e].x * G + g) * PAGE * D4;
-        var scores: array<f32, PAGE>;
-        var page_top = LOWEST;
-        for (var j = 0u; j < PAGE; j += 1u) {
-            var score = 0.0;
-            for (var i = 0u; i < D4; i += 1u) {
-                score = add_dot(score, query[i], kv_unpack(k_pages[base + j * D4 + i]));
-            }
-            scores[j] = select(LOWEST, score, start + j <= position);
-            page_top = max(page_top, scores[j]);
+        let page = pages[e];
+        if page.y > position { continue; }
+        let seen = min(position + 1u - page.y, PAGE);
+        let base = (page.x * G + head / R) * PAGE * D4;
+        var weights = weigh((t * H + head) * D4, base, seen);
+        var started: array<bool, HEADS>;
+        var old_scale: array<f32, HEADS>;
+        var page_scale: array<f32, HEADS>;
+        for (var r = 0u; r < HEADS; r += 1u) {
+            started[r] = sum[r] > 0.0;
+            let new_top = max(top[r], weights.top[r]);
+            old_scale[r] = exp(top[r] - new_top);
+            page_scale[r] = exp(weights.top[r] - new_top);
+            top[r] = new_top;
+            sum[r] = fma(sum[r], old_scale[r], weights.sum[r] * page_scale[r]);
         }
-        if start > position { continue; }
-        var page_sum = 0.0;
-        var page_out: array<vec4<f32>, D4>;
-        for (var i = 0u; i < D4; i += 1u) { page_out[i] = vec4(0.0); }
-        for (var j = 0u; j < PAGE; j += 1u) {
-            // An unseen value may be NaN: it is skipped, not multiplied by 0.
-            let seen = start + j <= position;
-            let p = select(0.0, exp(scores[j] - page_top), seen);
-            page_sum += p;
-            for (var i = 0u; i < D4; i += 1u) {
-                let v = kv_unpack(v_pages[base + j * D4 + i]);
-                page_out[i] = select(page_out[i], fma(vec4(p), v, page_out[i]), seen);
-            }
-        }
-        let new_top = max(top, page_top);
-        let old_scale = exp(top - new_top);
-        let page_scale = exp(page_top - new_top);
-        top = new_top;
-        sum = fma(sum, old_scale, page_sum * page_scale);
+        // o holds the sum so far: in registers it would make drivers compile for half a minute.
         for (var i = 0u; i < D4; i += 1u) {
-            out[i] = fma(out[i], vec4(old_scale), page_out[i] * page_scale);
+            var out = answer(&weights, base + i, seen);
+            for (var r = 0u; r < HEADS; r += 1u) {
+                let at = (t * H + head + r) * D4 + i;
+                let old = select(vec4(0.0), o[at], started[r]);
+                o[at] = fma(old, vec4(old_scale[r]), out[r] * page_scale[r]);
+            }
         }
     }
-    // A query that sees nothing answers 0.
-    let norm = select(0.0, 1.0 / sum, sum > 0.0);
-    for (var i = 0u; i < D4; i += 1u) {
-        o[head * D4 + i] = out[i] * norm;
+    for (var r = 0u; r < HEADS; r += 1u) {
+        // A query that sees nothing answers 0. (From a start that is no constant: drivers would unroll the loop.)
+        let start = (t * H + head + r) * D4;
+        for (var at = start; at < start + D4; at += 1u) { o[at] = select(vec4(0.0), o[at] / sum[r], sum[r] > 0.0); }
     }
 }

@@ -17,8 +17,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if g >= GROUPS || t >= step.n_tokens { return; }
     let row = tokens[t].x;
     if row < ROW0 || row >= ROW0 + N { return; }
-    let weights = decode_group(row - ROW0, g);
-    for (var i = 0u; i < 8u; i += 1u) {
-        if g * 8u + i < C4 { y[t * C4 + g * 8u + i] = weights[i]; }
+    let dm = scale(row - ROW0, g);
+    for (var j = 0u; j < 4u; j += 1u) {
+        let q = quants(row - ROW0, g, j);
+        let at = g * 8u + j;
+        if at < C4 { y[t * C4 + at] = fma(q[0], vec4(dm.x), vec4(dm.y)); }
+        if at + 4u < C4 { y[t * C4 + at + 4u] = fma(q[1], vec4(dm.x), vec4(dm.y)); }
     }
 }

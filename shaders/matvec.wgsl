@@ -1,5 +1,5 @@
 // y[t, ROW0 + n] = ADD * y[t, ROW0 + n] + sum_k w[n, k] * x[t, k], for few t: one token after the other.
-// One invocation for each n: loads of x are uniform, and no reduction is needed.
+// One workgroup for each LANES * ROWS n.
 override N: u32;        // rows of w
 override K: u32;
 override GROUPS: u32;   // K / 32, rounded up; weights beyond K are 0
@@ -7,6 +7,8 @@ override ROW0: u32;
 override STRIDE: u32;   // f32 from one row of y to the next
 override ADD: u32;      // 1 adds to y (residual), 0 overwrites it
 override OUTPUTS: u32;  // 1: rows are outputs, 0: tokens
+override LANES: u32;    // invocations of a workgroup
+override ROWS: u32;     // rows of w of one invocation
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;   // [T, K]
@@ -14,21 +16,18 @@ override OUTPUTS: u32;  // 1: rows are outputs, 0: tokens
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;   // [T, STRIDE]
 
 const K4 = (K + 3u) / 4u;
+const TOKENS = 1u;
 
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let n = id.x;
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let n = group.x * LANES * ROWS + lane;
     if n >= N { return; }
-    let rows = select(step.n_tokens, step.n_outputs, OUTPUTS == 1u);
-    for (var t = 0u; t < rows; t += 1u) {
-        var sum = 0.0;
-        for (var g = 0u; g < GROUPS; g += 1u) {
-            let weights = decode_group(n, g);
-            for (var i = 0u; i < 8u; i += 1u) {
-                sum = add_products(sum, weights[i], x_at(t, g * 8u + i));
-            }
+    let tokens = select(step.n_tokens, step.n_outputs, OUTPUTS == 1u);
+    for (var t = 0u; t < tokens; t += 1u) {
+        let sums = products(n, t, t);
+        for (var r = 0u; r < ROWS; r += 1u) {
+            let at = t * STRIDE + ROW0 + n + LANES * r;
+            if n + LANES * r < N { y[at] = select(sums[r][0], y[at] + sums[r][0], ADD == 1u); }
         }
-        let at = t * STRIDE + ROW0 + n;
-        y[at] = select(sum, y[at] + sum, ADD == 1u);
     }
 }

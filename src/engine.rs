@@ -1,11 +1,11 @@
 //! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
 
 use crate::error::{Error, Result};
-use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
+use crate::gpu::{Buffers, DeviceOptions, Gpu, Kind, Prepared};
 use crate::kernel::{Count, Step};
 use crate::kernels::AttentionDims;
 use crate::kv::{PAGE, PagePool};
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, stride};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
 use crate::models::{self, Config, Io};
 use crate::program::{Mode, Program, Recorder};
 use crate::sampler::NO_TOKEN;
@@ -105,6 +105,9 @@ impl Engine {
         };
         check(&capacity)?;
         let mut memory = Memory::new(capacity);
+        if gpu.as_ref().is_some_and(|g| g.caps().kind != Kind::Software) {
+            memory.tile = Tile::HARDWARE;
+        }
         let io = Io::declare(&config, &mut memory);
         let model = models::declare(&config, weights, &mut memory)?;
         let record = |mode| {
@@ -266,7 +269,7 @@ impl Engine {
             if *n > 0 {
                 let from = s.table.len();
                 s.table.append(*n)?;
-                inputs.add(s, from, *n_outputs, self.config.attention);
+                inputs.add(s, from, *n_outputs);
             }
         }
         if inputs.tokens.is_empty() {
@@ -379,15 +382,15 @@ struct Inputs {
 
 impl Inputs {
     /// Adds the positions of `s` from `from` on, with logits of the last `n_outputs`.
-    fn add(&mut self, s: &Session, from: usize, n_outputs: usize, dims: AttentionDims) {
+    fn add(&mut self, s: &Session, from: usize, n_outputs: usize) {
         let (sequence, first, list) = (self.sequences.len() as u32, self.tokens.len(), self.pages.len());
         let to = s.table.len();
         let token = |p: usize| [s.tokens()[p], p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
         s.attention.list(&s.table, &mut self.pages);
         self.sequences.push([list, self.pages.len() - list, first, to - from].map(|n| n as u32));
-        for tile in (0..to - from).step_by(dims.tile()) {
-            self.tiles.push([sequence, (first + tile) as u32, (to - from - tile).min(dims.tile()) as u32, 0]);
+        for tile in (0..to - from).step_by(AttentionDims::TILE) {
+            self.tiles.push([sequence, (first + tile) as u32, (to - from - tile).min(AttentionDims::TILE) as u32, 0]);
         }
         for p in to - n_outputs..to {
             self.outputs.push((first + p - from) as u32);

@@ -13,8 +13,8 @@ mod rope_store;
 mod sample;
 mod swiglu;
 
-use crate::kernel::{Count, Kernel};
-use crate::memory::{Capacity, Element, Tensor};
+use crate::kernel::Kernel;
+use crate::memory::{Element, Tensor};
 
 /// Every kernel, for the tests that check all of them.
 pub static ALL: &[&Kernel] = &[
@@ -43,9 +43,14 @@ pub struct AttentionDims {
 }
 
 impl AttentionDims {
-    /// Tokens of a tile of attention_prefill: a workgroup has an invocation for each token and query head of a group.
-    pub fn tile(&self) -> usize {
-        (WORKGROUP / (self.heads / self.kv_heads)).max(1)
+    /// Tokens of a tile of attention_prefill: one for each invocation of a workgroup.
+    pub const TILE: usize = 32;
+
+    /// Query heads that one invocation of an attention kernel answers: the largest share of a group whose output stays
+    /// within 256 registers.
+    fn heads_each(&self) -> usize {
+        let group = self.heads / self.kv_heads;
+        (1..=group).rev().find(|n| group.is_multiple_of(*n) && n * self.head_dim <= 256).unwrap_or(1)
     }
 }
 
@@ -60,13 +65,8 @@ pub struct AttentionInputs {
     pub tiles: Tensor,
     /// Page lists of all sequences, one after the other: (page, its first position).
     pub pages: Tensor,
-    /// `[B, SPLITS, H, D + 4]`: where attention_decode leaves its parts.
+    /// `[B * PAGES * H, D + 4]`: where attention_decode leaves its parts.
     pub parts: Tensor,
-}
-
-/// Parts that attention_decode divides a page list into: one for each page up to 512.
-pub fn splits(capacity: &Capacity) -> usize {
-    capacity.of(Count::Pages).min(512)
 }
 
 const WORKGROUP: usize = 64;

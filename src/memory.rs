@@ -211,10 +211,30 @@ impl Capacity {
     }
 }
 
+/// Shape of the register tile that one workgroup of matvec or matmul holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Tile {
+    /// Invocations of a workgroup.
+    pub lanes: usize,
+    /// Weight rows of one invocation.
+    pub rows: usize,
+    /// Tokens of one invocation of matmul.
+    pub tokens: usize,
+}
+
+impl Tile {
+    /// For drivers that run shaders on the CPU: a workgroup is one SIMD vector, and reuse in registers is everything.
+    pub const SOFTWARE: Tile = Tile { lanes: 8, rows: 8, tokens: 4 };
+    /// For GPUs: enough invocations to fill them.
+    pub const HARDWARE: Tile = Tile { lanes: 64, rows: 1, tokens: 8 };
+}
+
 /// All tensors of a loaded model.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) tensors: Vec<TensorDesc>,
+    /// How linears are recorded.
+    pub tile: Tile,
     /// What tensors are sized for.
     pub capacity: Capacity,
 }
@@ -222,7 +242,7 @@ pub struct Memory {
 impl Memory {
     /// Memory without tensors.
     pub fn new(capacity: Capacity) -> Self {
-        Self { tensors: Vec::new(), capacity }
+        Self { tensors: Vec::new(), tile: Tile::SOFTWARE, capacity }
     }
 
     /// A tensor that steps write.

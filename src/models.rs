@@ -4,7 +4,7 @@ mod llama;
 
 use crate::error::{Error, Result};
 use crate::kernel::Count;
-use crate::kernels::{AttentionDims, AttentionInputs, splits};
+use crate::kernels::{AttentionDims, AttentionInputs};
 use crate::memory::{Element, Memory, Tensor};
 use crate::program::Recorder;
 use crate::weights::{Metadata, Weights};
@@ -124,7 +124,7 @@ impl Io {
     pub fn declare(config: &Config, m: &mut Memory) -> Self {
         let c = m.capacity;
         let entries = c.sequences * c.of(Count::Pages);
-        let parts = c.sequences * splits(&c) * config.attention.heads;
+        let parts = entries * config.attention.heads;
         Self {
             attention: AttentionInputs {
                 tokens: m.input("tokens", Count::Tokens, 4),

@@ -2,7 +2,7 @@
 
 use crate::format::Format;
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile};
 
 /// One kernel with its pipeline constants, tensors (in the order of the bindings, without the step) and workgroups.
 #[derive(Clone, Debug)]
@@ -80,6 +80,10 @@ impl<'a> Recorder<'a> {
 
     pub(crate) fn mode(&self) -> Mode {
         self.mode
+    }
+
+    pub(crate) fn tile(&self) -> Tile {
+        self.memory.tile
     }
 
     pub(crate) fn capacity(&self) -> &Capacity {

@@ -1,9 +1,14 @@
-// F32: [N, GROUPS * 32] words.
-fn decode_group(row: u32, g: u32) -> array<vec4<f32>, 8> {
-    let at = (row * GROUPS + g) * 32u;
-    return array(f32x4(at), f32x4(at + 4u), f32x4(at + 8u), f32x4(at + 12u), f32x4(at + 16u), f32x4(at + 20u), f32x4(at + 24u), f32x4(at + 28u));
+// F32: w = q. [N, GROUPS * 32] words.
+const MINIMUM = false;
+
+fn scale(row: u32, g: u32) -> vec2<f32> {
+    return vec2(1.0, 0.0);
 }
 
-fn f32x4(at: u32) -> vec4<f32> {
-    return bitcast<vec4<f32>>(vec4(w[at], w[at + 1u], w[at + 2u], w[at + 3u]));
+fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
+    let at = (row * GROUPS + g) * 32u + 4u * j;
+    return array(
+        bitcast<vec4<f32>>(vec4(w[at], w[at + 1u], w[at + 2u], w[at + 3u])),
+        bitcast<vec4<f32>>(vec4(w[at + 16u], w[at + 17u], w[at + 18u], w[at + 19u])),
+    );
 }

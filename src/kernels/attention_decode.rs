@@ -1,6 +1,6 @@
-//! The parts of attention of one token of each sequence over splits of its page list:
+//! The parts of attention of one token of each sequence over each page of its list:
 //! `o = sum_s exp(score_s - m) v[s]`, `m = max_s score_s`, `l = sum_s exp(score_s - m)`, `score_s = q · k[s] * scale`.
-//! A split none of whose keys are seen has `l = 0`. Recorded by
+//! A page none of whose keys are seen has `l = 0`. Recorded by
 //! [`Recorder::attention`](crate::program::Recorder::attention).
 //!
 //! Source: Dao et al. 2023, "Flash-Decoding for long-context inference"; the (o, m, l) form: Milakov and Gimelshein 2018,
@@ -8,8 +8,8 @@
 
 use rayon::prelude::*;
 
+use super::AttentionDims;
 use super::attention_prefill::attend;
-use super::{AttentionDims, WORKGROUP, splits};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor};
@@ -33,29 +33,27 @@ pub static ATTENTION_DECODE: Kernel = Kernel {
 };
 
 impl Recorder<'_> {
-    /// `tensors`: tokens, sequences, pages, q, k pages, v pages, and the parts `[B * SPLITS * H, D + 4]`.
+    /// `tensors`: tokens, sequences, pages, q, k pages, v pages, and the parts `[B * PAGES * H, D + 4]`.
     pub(super) fn attention_decode(&mut self, spec: Spec, d: AttentionDims, tensors: [Tensor; 7]) {
         self.expect(tensors[6], Element::F32, d.head_dim + 4);
-        let spec = spec.u32("SPLITS", splits(self.capacity()));
-        let extents =
-            [Extent::Per(Count::Pages, WORKGROUP), Extent::Fixed(d.kv_heads), Extent::Per(Count::Sequences, 1)];
+        let spec = spec.u32("PAGES", self.capacity().of(Count::Pages));
+        let groups = Extent::Fixed(d.heads / d.heads_each());
+        let extents = [Extent::Per(Count::Pages, AttentionDims::TILE), groups, Extent::Per(Count::Sequences, 1)];
         self.dispatch(&ATTENTION_DECODE, spec, &tensors, extents);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, sequences, pages, q, k_pages, v_pages, parts] = tensors else { unreachable!() };
-    let [d4, heads, splits] = ["D4", "H", "SPLITS"].map(|n| spec.get_u32(n));
+    let [d4, heads, capacity] = ["D4", "H", "PAGES"].map(|n| spec.get_u32(n));
     let d = 4 * d4;
     for (b, sequence) in sequences.u32().chunks(4).take(step.n_sequences as usize).enumerate() {
         let [first, entries, t] = [0, 1, 2].map(|i| sequence[i] as usize);
-        let each = entries.div_ceil(splits).max(1);
-        let list = &pages.u32()[2 * first..][..2 * entries];
         let position = tokens.u32()[4 * t + 1] as usize;
-        let parts = &mut parts.f32_mut()[b * splits * heads * (d + 4)..][..entries.div_ceil(each) * heads * (d + 4)];
+        let parts = &mut parts.f32_mut()[b * capacity * heads * (d + 4)..][..entries * heads * (d + 4)];
         parts.par_chunks_mut(d + 4).enumerate().for_each(|(i, to)| {
-            let (split, h) = (i / heads, i % heads);
-            let list = &list[2 * split * each..2 * entries.min((split + 1) * each)];
+            let (entry, h) = (first + i / heads, i % heads);
+            let list = &pages.u32()[2 * entry..][..2];
             let part = attend(spec, list, position, h, &q.f32()[(t * heads + h) * d..][..d], k_pages, v_pages);
             for (to, x) in to.iter_mut().zip(&part.o) {
                 *to = *x as f32;

@@ -3,7 +3,7 @@
 //!
 //! Source: Milakov and Gimelshein 2018, arXiv:1805.02867, equation 4.
 
-use super::{ATTENTION, AttentionDims, WORKGROUP, splits};
+use super::{AttentionDims, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, Tensor};
@@ -18,10 +18,10 @@ pub static ATTENTION_MERGE: Kernel = Kernel {
 };
 
 impl Recorder<'_> {
-    /// `sequences`: `[B]`; `parts`: `[B * SPLITS * H, D + 4]`; `o`: `[T, H*D]`.
+    /// `sequences`: `[B]`; `parts`: `[B * PAGES * H, D + 4]`; `o`: `[T, H*D]`.
     pub(super) fn attention_merge(&mut self, d: AttentionDims, sequences: Tensor, parts: Tensor, o: Tensor) {
-        let spec = Spec::default().include(ATTENTION).u32("D4", d.head_dim / 4).u32("H", d.heads);
-        let spec = spec.u32("SPLITS", splits(self.capacity()));
+        let spec = Spec::default().u32("D4", d.head_dim / 4).u32("H", d.heads);
+        let spec = spec.u32("PAGES", self.capacity().of(Count::Pages));
         let across = Extent::Fixed((d.heads * d.head_dim / 4).div_ceil(WORKGROUP));
         let extents = [across, Extent::Per(Count::Sequences, 1), Extent::Fixed(1)];
         self.dispatch(&ATTENTION_MERGE, spec, &[sequences, parts, o], extents);
@@ -30,14 +30,13 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [sequences, parts, o] = tensors else { unreachable!() };
-    let [d4, heads, splits] = ["D4", "H", "SPLITS"].map(|n| spec.get_u32(n));
+    let [d4, heads, capacity] = ["D4", "H", "PAGES"].map(|n| spec.get_u32(n));
     let d = 4 * d4;
     for (b, sequence) in sequences.u32().chunks(4).take(step.n_sequences as usize).enumerate() {
         let (entries, t) = (sequence[1] as usize, sequence[2] as usize);
-        let used = entries.div_ceil(entries.div_ceil(splits).max(1));
         for h in 0..heads {
-            let part = |s: usize| &parts.f32()[((b * splits + s) * heads + h) * (d + 4)..][..d + 4];
-            let seen: Vec<_> = (0..used).map(part).filter(|p| p[d + 1] > 0.0).collect();
+            let part = |s: usize| &parts.f32()[((b * capacity + s) * heads + h) * (d + 4)..][..d + 4];
+            let seen: Vec<_> = (0..entries).map(part).filter(|p| p[d + 1] > 0.0).collect();
             let m = seen.iter().map(|p| p[d] as f64).fold(f64::NEG_INFINITY, f64::max);
             let l: f64 = seen.iter().map(|p| (p[d] as f64 - m).exp() * p[d + 1] as f64).sum();
             for i in 0..d {

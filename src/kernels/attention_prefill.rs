@@ -48,13 +48,14 @@ impl Recorder<'_> {
             self.expect(pages, element, d.head_dim);
         }
         let spec = Spec::default().include(ATTENTION).include(kv_include(element)).u32("D4", d.head_dim / 4);
-        let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE).f32("SCALE", scale);
+        let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("HEADS", d.heads_each());
+        let spec = spec.u32("PAGE", Capacity::PAGE).f32("SCALE", scale);
         let i = inputs;
         if let Mode::Decode = self.mode() {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
             self.attention_merge(d, i.sequences, i.parts, o);
         } else {
-            let extents = [Extent::Per(Count::Tiles, 1), Extent::Fixed(d.kv_heads), Extent::Fixed(1)];
+            let extents = [Extent::Per(Count::Tiles, 1), Extent::Fixed(d.heads / d.heads_each()), Extent::Fixed(1)];
             let tensors = [i.tokens, i.sequences, i.tiles, i.pages, q, kv[0], kv[1], o];
             self.dispatch(&ATTENTION_PREFILL, spec, &tensors, extents);
         }

@@ -12,6 +12,3 @@ pub static MATMUL: Kernel = Kernel {
     bindings: &[("step", Access::Step), ("x", Read), ("w", Read), ("y", ReadWrite)],
     reference: matvec::reference,
 };
-
-/// Tokens that one invocation computes.
-pub(super) const TILE: usize = 8;

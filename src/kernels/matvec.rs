@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::{LINEAR, WORKGROUP, matmul};
+use super::LINEAR;
+use super::matmul::MATMUL;
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, Weight, stride};
@@ -30,17 +31,18 @@ impl Recorder<'_> {
     fn linear_with(&mut self, x: Tensor, w: &Weight, y: Tensor, add: bool) {
         self.expect(x, Element::F32, w.cols);
         self.expect(y, Element::F32, w.rows);
-        let bound = self.bound(x);
+        let (bound, tile) = (self.bound(x), self.tile());
         let mut row0 = 0;
         for &part in &w.parts {
             let (format, rows) = (self.format(part), self.desc(part).rows);
             let spec = Spec::default().include(format.wgsl).include(LINEAR).u32("N", rows).u32("K", w.cols);
             let spec = spec.u32("GROUPS", w.cols.div_ceil(32)).u32("ROW0", row0).u32("STRIDE", stride(w.rows));
             let spec = spec.u32("ADD", add as usize).u32("OUTPUTS", (bound == Count::Outputs) as usize);
-            let across = Extent::Fixed(rows.div_ceil(WORKGROUP));
-            let (kernel, down) = match self.mode() {
-                Mode::Decode => (&MATVEC, Extent::Fixed(1)),
-                Mode::Prefill => (&matmul::MATMUL, Extent::Per(bound, matmul::TILE)),
+            let spec = spec.u32("LANES", tile.lanes).u32("ROWS", tile.rows);
+            let across = Extent::Fixed(rows.div_ceil(tile.lanes * tile.rows));
+            let (kernel, spec, down) = match self.mode() {
+                Mode::Decode => (&MATVEC, spec, Extent::Fixed(1)),
+                Mode::Prefill => (&MATMUL, spec.u32("TOKENS", tile.tokens), Extent::Per(bound, tile.tokens)),
             };
             self.dispatch(kernel, spec, &[x, part, y], [across, down, Extent::Fixed(1)]);
             row0 += rows;
