@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use farpast::format::{F16, F32, Format, Q4_1, Q8_0};
 use farpast::kernel::{Count, Step};
-use farpast::kernels::{AttentionDims, AttentionInputs, splits};
-use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Weight, WeightRows, stride};
+use farpast::kernels::{AttentionDims, AttentionInputs};
+use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride};
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::Sampling;
 use half::f16;
@@ -23,6 +23,7 @@ pub enum Case {
     /// Weights `[n, k]` in `parts` bindings and, one step after the other, each number of rows of `t`.
     Linear {
         mode: Mode,
+        tile: Tile,
         format: &'static Format,
         n: usize,
         k: usize,
@@ -165,10 +166,14 @@ fn rmsnorm() -> Vec<Case> {
 
 fn linear(mode: Mode) -> Vec<Case> {
     let mut cases = Vec::new();
-    for format in [&F32, &F16, &Q8_0, &Q4_1] {
+    // Each format in either tile, and each shape in one or the other.
+    let tiles = [Tile::SOFTWARE, Tile::HARDWARE];
+    for (i, format) in [&F32, &F16, &Q8_0, &Q4_1].into_iter().enumerate() {
+        let tile = tiles[0];
+        let from = cases.len();
         let case = |n, k, t| {
             let values = Values::Unit;
-            Case::Linear { mode, format, n, k, t, add: false, outputs: false, parts: 1, values }
+            Case::Linear { mode, tile, format, n, k, t, add: false, outputs: false, parts: 1, values }
         };
         let blocks = format.block_len > 1;
         let sweep: &[(usize, usize, &[usize])] = match blocks {
@@ -193,19 +198,25 @@ fn linear(mode: Mode) -> Vec<Case> {
         cases.extend(sweep.iter().map(|(n, k, t)| case(*n, *k, *t)));
         let k = if blocks { 160 } else { 165 };
         let t: &[usize] = &[1, 4, 11];
-        let edge = |n, add, outputs, parts, values| Case::Linear { mode, format, n, k, t, add, outputs, parts, values };
+        let edge =
+            |n, add, outputs, parts, values| Case::Linear { mode, tile, format, n, k, t, add, outputs, parts, values };
         cases.extend([
             edge(68, true, false, 1, Values::Unit),
-            edge(92, false, true, 5, Values::Unit),
-            edge(43, true, false, 3, Values::Large),
+            edge(92, false, true, 3, Values::Unit),
+            edge(43, true, false, 2, Values::Large),
             edge(97, false, false, 1, Values::Large),
             edge(82, true, true, 1, Values::LargePositive),
         ]);
+        for (j, case) in cases[from..].iter_mut().enumerate() {
+            let Case::Linear { tile, .. } = case else { unreachable!() };
+            *tile = tiles[(i / 2 + j) % 2];
+        }
     }
     // More outputs than an axis of a dispatch may have workgroups.
     for (format, n, k) in [(&F16, 65_601, 3), (&Q8_0, 65_600, 32)] {
         let values = Values::Unit;
-        cases.push(Case::Linear { mode, format, n, k, t: &[2], add: false, outputs: true, parts: 1, values });
+        let tile = tiles[usize::from(k == 3)];
+        cases.push(Case::Linear { mode, tile, format, n, k, t: &[2], add: false, outputs: true, parts: 1, values });
     }
     cases
 }
@@ -247,7 +258,7 @@ const DECODE: &[Sequence] = &[
     Sequence(9, 1, Nothing),
     Sequence(1040, 1, All),
 ];
-/// More pages than attention_decode has splits.
+/// Hundreds of pages.
 const LONG_DECODE: &[Sequence] = &[Sequence(16 * 521 - 1, 1, All), Sequence(33, 1, All)];
 
 fn attention_prefill() -> Vec<Case> {
@@ -315,9 +326,10 @@ impl Case {
                 let name = format!("rmsnorm C = {c}, T = {t}, outputs: {outputs}, |x| ≤ {scale}");
                 setup.record(name, Mode::Prefill, vec![step], |r| r.rmsnorm(x, w, 1e-5, y))
             }
-            Case::Linear { mode, format, n, k, t, add, outputs, parts, values } => {
+            Case::Linear { mode, tile, format, n, k, t, add, outputs, parts, values } => {
                 let most = *t.iter().max().expect("a case has rows");
                 let mut setup = Draft::new(rows(most), format, n, k, parts);
+                setup.memory.tile = tile;
                 let w = setup.weight(&mut random, format, n, k, values);
                 let count = if outputs { Count::Outputs } else { Count::Tokens };
                 let x = setup.memory.activation("x", count, k);
@@ -332,13 +344,13 @@ impl Case {
                 }
                 let steps = t.iter().map(|t| if outputs { outputs_step(*t) } else { tokens_step(*t) }).collect();
                 let name = format!(
-                    "{mode:?} {} [{n}, {k}] in {parts} parts, add: {add}, outputs: {outputs}, {values:?}",
+                    "{mode:?} {} [{n}, {k}] in {parts} parts, {tile:?}, add: {add}, outputs: {outputs}, {values:?}",
                     format.name
                 );
                 setup.record(name, mode, steps, |r| if add { r.linear_add(x, &w.0, y) } else { r.linear(x, &w.0, y) })
             }
             Case::RopeStore { dims: d, kv, sequences, scale } => {
-                let batch = Batch::new(sequences, d, order);
+                let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
                 let table: Vec<f32> = (0..batch.context * d.head_dim / 2)
@@ -378,7 +390,7 @@ impl Case {
                 setup.record(name, Mode::Prefill, vec![batch.step], |r| r.rope_store(d, inputs, rope, qkv, pages))
             }
             Case::Attention { mode, dims: d, kv, sequences, values } => {
-                let batch = Batch::new(sequences, d, order);
+                let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
                 let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
@@ -541,7 +553,7 @@ impl Draft {
     fn attention_inputs(&mut self, d: AttentionDims, batch: &Batch) -> AttentionInputs {
         let m = &mut self.memory;
         let capacity = m.capacity;
-        let parts = capacity.sequences * splits(&capacity) * d.heads;
+        let parts = capacity.sequences * capacity.of(Count::Pages) * d.heads;
         let inputs = AttentionInputs {
             tokens: m.input("tokens", Count::Tokens, 4),
             sequences: m.input("sequences", Count::Sequences, 4),
@@ -644,7 +656,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(sequences: &[Sequence], d: AttentionDims, order: u64) -> Self {
+    fn new(sequences: &[Sequence], order: u64) -> Self {
         let pages_of = |s: &Sequence| (s.0 + s.1).div_ceil(PAGE);
         // Pages that no sequence has are spread among the others.
         let pages = sequences.iter().map(pages_of).sum::<usize>() + 5;
@@ -679,8 +691,8 @@ impl Batch {
                 Nothing => {}
             }
             batch.sequences.push([from, batch.list.len() - from, first, new].map(|n| n as u32));
-            for tile in (0..new).step_by(d.tile()) {
-                batch.tiles.push([b as u32, (first + tile) as u32, (new - tile).min(d.tile()) as u32, 0]);
+            for tile in (0..new).step_by(AttentionDims::TILE) {
+                batch.tiles.push([b as u32, (first + tile) as u32, (new - tile).min(AttentionDims::TILE) as u32, 0]);
             }
             batch.tables.push((table, before + new));
         }

@@ -226,7 +226,7 @@ pub fn catches(kernel: &str, faults: &[(&str, &str)]) {
     }
 }
 
-/// Fails unless every constant of the kernel's specs matters, and most changes of its operators.
+/// Fails unless every constant of the kernel's specs matters, and most changes of its operators do.
 pub fn catches_any_fault(kernel: &str) {
     let setups: Vec<_> = small(kernel).into_iter().map(Case::setup).collect();
     let dispatch = |s: &Setup| s.program.dispatches.iter().find(|d| d.kernel.name == kernel).cloned();
@@ -244,15 +244,14 @@ pub fn catches_any_fault(kernel: &str) {
             let declared = line.split(" = ").next()?;
             Some(text.replace(&line, &format!("{declared} = {other};")))
         };
-        assert_ne!(
-            caught(kernel, &setups, &mutate),
-            Some(false),
-            "{kernel}: no case sees another {name} than {value:?}"
-        );
+        if !TILING.contains(name) {
+            let caught = caught(kernel, &setups, &mutate);
+            assert_ne!(caught, Some(false), "{kernel}: no case sees another {name} than {value:?}");
+        }
     }
     let (mut seen, mut survived) = (0, Vec::new());
     let mutations = mutations(&assembled(&first));
-    for (line, from, to) in mutations.iter().step_by(mutations.len().div_ceil(MUTATIONS)) {
+    for (line, from, to) in mutations.iter().step_by(mutations.len().div_ceil(MUTATIONS).max(1)) {
         let mutate = |text: &str| text.contains(line).then(|| text.replacen(line, &line.replacen(from, to, 1), 1));
         match caught(kernel, &setups, &mutate) {
             Some(true) => seen += 1,
@@ -267,8 +266,11 @@ pub fn catches_any_fault(kernel: &str) {
     );
 }
 
+/// Constants that only divide the work: a case may have slack.
+const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS"];
+
 /// Operator changes tried for each kernel.
-const MUTATIONS: usize = 24;
+const MUTATIONS: usize = 12;
 
 /// Each operator of the code, one change at a time: (line, from, to). Loops stay, and what they end with, so that they end.
 fn mutations(text: &str) -> Vec<(String, &'static str, &'static str)> {
@@ -283,25 +285,32 @@ fn mutations(text: &str) -> Vec<(String, &'static str, &'static str)> {
         ("min(", "max("),
         ("exp(", "exp2("),
     ];
+    const BUILT_IN: &[&str] = &["min", "max", "select", "vec4", "x", "y", "z", "w", "let", "var"];
+    // Variables, that is: constants are in capitals and numbers begin with digits.
     let words = |l: &str| -> Vec<String> {
-        l.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).map(String::from).collect()
+        l.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|w| w.starts_with(|c: char| c.is_lowercase()) && !BUILT_IN.contains(w))
+            .map(String::from)
+            .collect()
     };
-    let bare: Vec<&str> = text.lines().map(|l| l.split("//").next().unwrap_or_default().trim()).collect();
-    let mut bounds: HashSet<String> = bare.iter().filter(|l| l.starts_with("for ")).flat_map(|l| words(l)).collect();
     // `let name = `, `var name = `, `name = ` and `name[…] = `.
     let assigned = |l: &str| {
-        let target = l.trim_start().split_once(" = ")?.0;
+        let target = l.split_once(" = ")?.0;
         words(target.split(['[', ':']).next()?).last().cloned()
     };
-    while let Some(line) = bare.iter().find(|l| {
-        assigned(l).is_some_and(|name| bounds.contains(&name)) && !words(l).iter().all(|w| bounds.contains(w))
-    }) {
+    let bare: Vec<&str> = text.lines().map(|l| l.split("//").next().unwrap_or_default().trim()).collect();
+    let loops = bare.iter().filter(|l| l.starts_with("for "));
+    let mut bounds: HashSet<String> = loops.filter_map(|l| l.split(';').nth(1)).flat_map(words).collect();
+    let ends = |l: &str, bounds: &HashSet<String>| assigned(l).is_some_and(|name| bounds.contains(&name));
+    while let Some(line) =
+        bare.iter().find(|l| ends(l, &bounds) && !l.starts_with("for ") && !words(l).iter().all(|w| bounds.contains(w)))
+    {
         bounds.extend(words(line));
     }
     let code = |l: &&str| {
         let l = l.trim_start();
         l.starts_with(|c: char| c.is_alphabetic())
-            && !assigned(l).is_some_and(|name| bounds.contains(&name))
+            && !ends(l, &bounds)
             && !["for ", "while ", "fn ", "const ", "var<", "struct ", "alias ", "@"].iter().any(|p| l.starts_with(p))
     };
     let lines: Vec<_> = text.lines().filter(code).filter(|l| text.matches(l).count() == 1).collect();
@@ -341,7 +350,7 @@ fn small(kernel: &str) -> Vec<Case> {
     let small = |case: &Case| match *case {
         Case::Embed { v, .. } => v < 2000,
         Case::Rmsnorm { c, .. } => c < 600,
-        Case::Linear { n, k, t, .. } => n < 200 && k < 200 && t.len() < 6,
+        Case::Linear { n, k, t, .. } => n < 100 && (100..200).contains(&k) && t.len() == 3,
         Case::RopeStore { dims, .. } => dims.head_dim < 90,
         Case::Attention { dims, .. } => dims.head_dim < 60,
         Case::Sample { v, .. } => v < 2000,
