@@ -1,6 +1,7 @@
 //! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
 
 mod diverge;
+mod testing;
 
 pub use diverge::{Difference, Diverge, Report};
 
@@ -9,7 +10,7 @@ use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Kind, Prepared};
 use crate::kernel::{Count, Step};
 use crate::kernels::AttentionDims;
 use crate::kv::{PAGE, PagePool};
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile};
 use crate::models::{self, Config, Io};
 use crate::program::{Mode, Program, Recorder};
 use crate::sampler::NO_TOKEN;
@@ -232,14 +233,11 @@ impl Engine {
     /// Computes the pending tokens of a session and returns the logits after each of them, in as many steps as it takes.
     pub fn logits(&mut self, session: &mut Session) -> Result<Vec<Vec<f32>>> {
         session.reopen();
-        let (v, mut rows) = (self.config.vocab, Vec::new());
+        let mut rows = Vec::new();
         while !session.pending().is_empty() {
             let n = session.pending().len().min(self.memory.capacity.outputs);
             self.run(&mut [session], &[n], &[n])?;
-            let logits = self.read(self.io.logits, 0, n * stride(v))?;
-            rows.extend(
-                logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()),
-            );
+            rows.extend(self.last_logits(n)?);
         }
         Ok(rows)
     }
