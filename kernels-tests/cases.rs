@@ -617,7 +617,7 @@ impl Setup {
         let desc = self.memory.desc(t);
         match self.values.get(&t) {
             Some(host) => host.clone(),
-            None if desc.is_table => desc.host(),
+            None if desc.is_table => desc.host().unwrap(),
             None => canaries(desc),
         }
     }

@@ -10,7 +10,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("memory", &["format", "kernel", "error"]),
     ("kv", &["error"]),
     ("sampler", &["error"]),
-    ("text", &["weights"]),
+    ("text", &["error"]),
     ("weights", &["format", "memory", "error"]),
     ("program", &["memory", "kernel", "format"]),
     ("kernels", &["program", "sampler"]),
@@ -19,7 +19,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session", &["attention", "kv", "sampler"]),
     ("models", &["kernels", "weights", "format"]),
     ("engine", &["models", "gpu", "attention", "session"]),
-    ("agent", &["engine", "text"]),
+    ("fetch", &["error"]),
+    ("chat", &["engine", "text"]),
+    ("agent", &["chat", "engine", "text"]),
     ("server", &["agent"]),
 ];
 
