@@ -8,7 +8,7 @@ fn planted_faults_are_caught() {
         "attention_merge",
         &[
             ("b * PAGES", "b * (PAGES - 1u)"),
-            ("sum > 0.0", "sum >= 0.0"),
+            ("sum != 0.0", "sum >= 0.0"),
             ("part.x - new_top", "new_top - part.x"),
             ("sequence.z * H + h", "b * H"),
             ("h >= H", "h >= H - 1u"),

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use farpast::format::{F16, F32, Format, Q4_1, Q8_0};
 use farpast::kernel::{Count, Step};
-use farpast::kernels::{AttentionDims, AttentionInputs};
+use farpast::kernels::Pairs::{Halves, Neighbours};
+use farpast::kernels::{AttentionDims, AttentionInputs, Pairs, Rope};
 use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride};
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::Sampling;
@@ -17,9 +18,21 @@ use crate::gguf_writer::encode;
 #[derive(Clone, Copy, Debug)]
 pub enum Case {
     /// A table `[v, c]` in `parts` bindings, `t` tokens.
-    Embed { format: &'static Format, v: usize, c: usize, t: usize, parts: usize },
+    Embed {
+        format: &'static Format,
+        v: usize,
+        c: usize,
+        t: usize,
+        parts: usize,
+    },
     /// `t` rows of `c`; of outputs or of tokens.
-    Rmsnorm { c: usize, t: usize, outputs: bool, scale: f32 },
+    Rmsnorm {
+        c: usize,
+        heads: usize,
+        t: usize,
+        outputs: bool,
+        scale: f32,
+    },
     /// Weights `[n, k]` in `parts` bindings and, one step after the other, each number of rows of `t`.
     Linear {
         mode: Mode,
@@ -34,15 +47,42 @@ pub enum Case {
         values: Values,
     },
     /// A ragged batch.
-    RopeStore { dims: AttentionDims, kv: Element, sequences: &'static [Sequence], scale: f32 },
+    RopeStore {
+        dims: AttentionDims,
+        pairs: Pairs,
+        kv: Element,
+        sequences: &'static [Sequence],
+        scale: f32,
+    },
     /// A ragged batch.
-    Attention { mode: Mode, dims: AttentionDims, kv: Element, sequences: &'static [Sequence], values: Values },
+    Attention {
+        mode: Mode,
+        dims: AttentionDims,
+        kv: Element,
+        sequences: &'static [Sequence],
+        values: Values,
+    },
     /// `t` rows of `f`.
-    Swiglu { f: usize, t: usize, scale: f32 },
+    Bias {
+        c: usize,
+        t: usize,
+    },
+    Swiglu {
+        f: usize,
+        t: usize,
+        scale: f32,
+    },
     /// `r` of `t` rows of `c`.
-    LastTokens { c: usize, t: usize, r: usize },
+    LastTokens {
+        c: usize,
+        t: usize,
+        r: usize,
+    },
     /// `r` rows of `v` logits.
-    Sample { v: usize, r: usize },
+    Sample {
+        v: usize,
+        r: usize,
+    },
 }
 
 /// What inputs look like.
@@ -116,6 +156,7 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "rope_store" => rope_store(),
         "attention_prefill" => attention_prefill(),
         "attention_decode" | "attention_merge" => attention_decode(),
+        "bias" => vec![Case::Bias { c: 1, t: 3 }, Case::Bias { c: 1537, t: 5 }, Case::Bias { c: 94, t: 17 }],
         "swiglu" => vec![
             Case::Swiglu { f: 1, t: 3, scale: 4.0 },
             Case::Swiglu { f: 1537, t: 5, scale: 4.0 },
@@ -158,9 +199,10 @@ fn embed() -> Vec<Case> {
 fn rmsnorm() -> Vec<Case> {
     let cs = [1, 2, 3, 31, 33, 100, 577, 1537, 4097];
     let mut cases: Vec<_> =
-        cs.into_iter().map(|c| Case::Rmsnorm { c, t: 5, outputs: c % 3 == 0, scale: 3.0 }).collect();
-    cases.push(Case::Rmsnorm { c: 579, t: 17, outputs: false, scale: LARGE });
-    cases.push(Case::Rmsnorm { c: 62, t: 7, outputs: true, scale: 1e-5 });
+        cs.into_iter().map(|c| Case::Rmsnorm { c, heads: 1, t: 5, outputs: c % 3 == 0, scale: 3.0 }).collect();
+    cases.push(Case::Rmsnorm { c: 579, heads: 1, t: 17, outputs: false, scale: LARGE });
+    cases.push(Case::Rmsnorm { c: 64, heads: 3, t: 6, outputs: false, scale: 3.0 });
+    cases.push(Case::Rmsnorm { c: 62, heads: 1, t: 7, outputs: true, scale: 1e-5 });
     cases
 }
 
@@ -227,15 +269,15 @@ fn linear(mode: Mode) -> Vec<Case> {
 
 fn rope_store() -> Vec<Case> {
     let sequences: &[Sequence] = &[Sequence(15, 3, All), Sequence(0, 1, All), Sequence(32, 17, All)];
-    let case = |dims, kv, scale| Case::RopeStore { dims, kv, sequences, scale };
+    let case = |dims, pairs, kv, scale| Case::RopeStore { dims, pairs, kv, sequences, scale };
     vec![
-        case(dims(9, 3, 64), Element::F16, 2.0),
-        case(dims(9, 3, 64), Element::F32, 2.0),
-        case(dims(14, 2, 128), Element::F32, LARGE),
-        case(dims(5, 5, 80), Element::F16, LARGE),
-        case(dims(3, 1, 20), Element::F16, 1e-4),
-        case(dims(8, 2, 96), Element::F16, 1.0),
-        case(dims(6, 2, 4), Element::F32, 1.0),
+        case(dims(9, 3, 64), Neighbours, Element::F16, 2.0),
+        case(dims(9, 3, 64), Halves, Element::F32, 2.0),
+        case(dims(14, 2, 128), Halves, Element::F32, LARGE),
+        case(dims(5, 5, 80), Neighbours, Element::F16, LARGE),
+        case(dims(3, 1, 24), Halves, Element::F16, 1e-4),
+        case(dims(8, 2, 96), Neighbours, Element::F16, 1.0),
+        case(dims(6, 2, 8), Halves, Element::F32, 1.0),
     ]
 }
 
@@ -318,16 +360,16 @@ impl Case {
                 let name = format!("embed {} [{v}, {c}] in {parts} parts, T = {t}", format.name);
                 setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.embed(tokens, &table.0, y))
             }
-            Case::Rmsnorm { c, t, outputs, scale } => {
-                let mut setup = Draft::new(rows(t), &F32, 1, c, 1);
+            Case::Rmsnorm { c, heads, t, outputs, scale } => {
+                let mut setup = Draft::new(rows(t), &F32, 1, heads * c, 1);
                 let count = if outputs { Count::Outputs } else { Count::Tokens };
-                let x = setup.memory.activation("x", count, c);
+                let x = setup.memory.activation("x", count, heads * c);
                 let values: Vec<_> = (0..c).map(|_| random.signed(2.0)).collect();
                 let w = setup.memory.table("w", c, &values);
-                let y = setup.memory.activation("y", count, c);
+                let y = setup.memory.activation("y", count, heads * c);
                 setup.rows(x, t, |_, _| random.signed(scale));
                 let step = if outputs { outputs_step(t) } else { tokens_step(t) };
-                let name = format!("rmsnorm C = {c}, T = {t}, outputs: {outputs}, |x| ≤ {scale}");
+                let name = format!("rmsnorm C = {c}, H = {heads}, T = {t}, outputs: {outputs}, |x| ≤ {scale}");
                 setup.record(name, Mode::Prefill, vec![step], |r| r.rmsnorm(x, w, 1e-5, y))
             }
             Case::Linear { mode, tile, format, n, k, t, add, outputs, parts, values } => {
@@ -353,7 +395,7 @@ impl Case {
                 );
                 setup.record(name, mode, steps, |r| if add { r.linear_add(x, &w.0, y) } else { r.linear(x, &w.0, y) })
             }
-            Case::RopeStore { dims: d, kv, sequences, scale } => {
+            Case::RopeStore { dims: d, pairs, kv, sequences, scale } => {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
@@ -372,12 +414,16 @@ impl Case {
                 let pages = setup.kv_pages(d, &batch);
                 // A rotation cancels: its error is relative to |a cos| + |b sin|.
                 let turned = |x: &[f32], heads: usize, to: &mut dyn FnMut(usize, usize, f64)| {
-                    for (i, pair) in x[..batch.tokens.len() * heads * d.head_dim].chunks(2).enumerate() {
-                        let (t, e) = (2 * i / (heads * d.head_dim), 2 * i % (heads * d.head_dim));
-                        let turn = &table[batch.tokens[t][1] as usize * d.head_dim + e % d.head_dim..][..2];
-                        let [a, b, cos, sin] = [pair[0], pair[1], turn[0], turn[1]].map(|x| f64::from(x).abs());
-                        to(t, e, a * cos + b * sin);
-                        to(t, e + 1, a * sin + b * cos);
+                    for (i, head) in x[..batch.tokens.len() * heads * d.head_dim].chunks(d.head_dim).enumerate() {
+                        let (t, start) = (i / heads, i % heads * d.head_dim);
+                        let turns = &table[batch.tokens[t][1] as usize * d.head_dim..][..d.head_dim];
+                        for (p, turn) in turns.chunks(2).enumerate() {
+                            let [first, second] = pairs.dims(p, d.head_dim);
+                            let of = [head[first], head[second], turn[0], turn[1]];
+                            let [a, b, cos, sin] = of.map(|x| f64::from(x).abs());
+                            to(t, start + first, a * cos + b * sin);
+                            to(t, start + second, a * sin + b * cos);
+                        }
                     }
                 };
                 let mut q = vec![0.0; setup.memory.desc(qkv[0]).rows * d.heads * d.head_dim];
@@ -390,8 +436,10 @@ impl Case {
                 });
                 setup.magnitudes.insert(qkv[0], q);
                 setup.magnitudes.insert(pages[0], k);
-                let name = format!("rope_store {d:?} {kv:?} |x| ≤ {scale}");
-                setup.record(name, Mode::Prefill, vec![batch.step], |r| r.rope_store(d, inputs, rope, qkv, pages))
+                let name = format!("rope_store {d:?} {pairs:?} {kv:?} |x| ≤ {scale}");
+                setup.record(name, Mode::Prefill, vec![batch.step], |r| {
+                    r.rope_store(d, inputs, Rope { table: rope, pairs }, qkv, pages)
+                })
             }
             Case::Attention { mode, dims: d, kv, sequences, values } => {
                 let batch = Batch::new(sequences, order);
@@ -416,6 +464,14 @@ impl Case {
                     setup.weigh(pages[1], [inputs.parts, o]);
                 }
                 setup
+            }
+            Case::Bias { c, t } => {
+                let mut setup = Draft::new(rows(t), &F32, 1, c, 1);
+                let values: Vec<_> = (0..c).map(|_| random.signed(2.0)).collect();
+                let b = setup.memory.table("b", c, &values);
+                let y = setup.memory.activation("y", Count::Tokens, c);
+                setup.rows(y, t, |_, _| random.signed(4.0));
+                setup.record(format!("bias C = {c}, T = {t}"), Mode::Prefill, vec![tokens_step(t)], |r| r.bias(b, y))
             }
             Case::Swiglu { f, t, scale } => {
                 let mut setup = Draft::new(rows(t), &F32, 1, f, 1);

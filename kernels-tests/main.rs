@@ -4,6 +4,7 @@ mod allocation;
 mod attention_decode;
 mod attention_merge;
 mod attention_prefill;
+mod bias;
 mod cases;
 mod chat;
 mod diverge;

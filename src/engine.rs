@@ -214,6 +214,7 @@ impl Engine {
         let counts = self.shares(sessions);
         let done: Vec<_> = sessions.iter().zip(&counts).map(|(s, n)| *n > 0 && *n == s.pending().len()).collect();
         let outputs: Vec<_> = done.iter().map(|done| *done as usize).collect();
+        let before: Vec<_> = sessions.iter().map(|s| s.table.len()).collect();
         let n_outputs = self.run(sessions, &counts, &outputs)?;
         if n_outputs == 0 {
             return Ok(vec![None; sessions.len()]);
@@ -221,6 +222,9 @@ impl Engine {
         let mut ids = self.read(self.io.ids, 0, n_outputs)?.into_iter();
         let sampled: Vec<_> = done.iter().map(|done| done.then(|| ids.next()).flatten()).collect();
         if sampled.contains(&Some(NO_TOKEN)) {
+            for (s, len) in sessions.iter_mut().zip(before) {
+                s.table.truncate(len);
+            }
             let expected = "at least one finite number";
             return Err(Error::request("logits", expected, "none: the model or the device computes NaN"));
         }

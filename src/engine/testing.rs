@@ -14,24 +14,27 @@ impl Engine {
         self.pool = PagePool::in_order(free);
     }
 
-    /// Fills every page that no session holds with NaN.
+    /// Fills every page that no session holds: values with NaN, keys with large numbers, so that reading one shows. (A key
+    /// of NaN may not: exp of NaN is 0 on some drivers.)
     pub fn poison_free_pages(&mut self) -> Result<()> {
         let rows = self.config.attention.kv_heads * PAGE;
         for t in self.memory.handles().filter(|t| self.memory.desc(*t).name.ends_with("_pages")) {
             let desc = self.memory.desc(t);
             let page = desc.bytes() / desc.rows * rows;
+            // 61280 in f16, 1.3e36 in f32; NaN in both.
+            let (byte, number) = if desc.name.ends_with("k_pages") { (0x7b, 6e4) } else { (0xff, f32::NAN) };
             match &mut self.device {
                 Device::Gpu(on) => {
                     let mut bytes = on.gpu.read(&on.buffers, t, desc.bytes())?;
                     for free in self.pool.free() {
-                        bytes[free as usize * page..][..page].fill(0xff);
+                        bytes[free as usize * page..][..page].fill(byte);
                     }
                     on.gpu.write(&on.buffers, t, &bytes)?;
                 }
                 Device::Cpu { host } => {
                     let elements = rows * stride(desc.cols);
                     for free in self.pool.free() {
-                        (0..elements).for_each(|i| host[t.0].set_kv(free as usize * elements + i, f32::NAN));
+                        (0..elements).for_each(|i| host[t.0].set_kv(free as usize * elements + i, number));
                     }
                 }
             }

@@ -37,7 +37,7 @@ pub enum Pairs {
 
 impl Pairs {
     /// Dims of pair `p` of a head of `d`.
-    fn dims(self, p: usize, d: usize) -> [usize; 2] {
+    pub fn dims(self, p: usize, d: usize) -> [usize; 2] {
         match self {
             Pairs::Neighbours => [2 * p, 2 * p + 1],
             Pairs::Halves => [p, p + d / 2],

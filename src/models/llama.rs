@@ -64,7 +64,9 @@ impl Llama {
                 k: d.matrix(&name("attn_k.weight"), kv_dim, c)?,
                 v: d.matrix(&name("attn_v.weight"), kv_dim, c)?,
                 biases: match d.optional(&name("attn_q.bias"), q_dim)? {
-                    Some(q) => Some([q, d.vector(&name("attn_k.bias"), kv_dim)?, d.vector(&name("attn_v.bias"), kv_dim)?]),
+                    Some(q) => {
+                        Some([q, d.vector(&name("attn_k.bias"), kv_dim)?, d.vector(&name("attn_v.bias"), kv_dim)?])
+                    }
                     None => None,
                 },
                 norms: match d.optional(&name("attn_q_norm.weight"), a.head_dim)? {
