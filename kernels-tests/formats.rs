@@ -155,12 +155,12 @@ fn any_other_number_in_a_decoder_is_noticed() {
     }
 }
 
-/// The shader with one number of its code made one larger, for each.
+/// The shader with one number of its code made one larger, for each; but for subnormal f32, which a device need not have.
 fn other_numbers(wgsl: &str) -> Vec<String> {
     let mut others = vec![];
     let mut from = 0;
     for line in wgsl.split_inclusive('\n') {
-        let code = line.split("//").next().unwrap_or_default();
+        let code = line.split("//").next().filter(|code| !code.contains("let subnormal")).unwrap_or_default();
         for (at, _) in code.match_indices(|c: char| c.is_ascii_digit()) {
             // The last digit of a number with its suffix, or of a float before its point.
             let last = matches!(code.as_bytes().get(at + 1), Some(b'u' | b'.')) && !code[..at].ends_with('.');

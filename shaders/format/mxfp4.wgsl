@@ -5,7 +5,8 @@ const MINIMUM = false;
 fn scale(row: u32, g: u32) -> vec2<f32> {
     let block = row * GROUPS + g;
     let e = (w[N * GROUPS * 4u + block / 4u] >> (8u * (block & 3u))) & 255u;
-    return vec2(bitcast<f32>(select((e - 1u) << 23u, 0x00200000u << (e & 1u), e < 2u)), 0.0);
+    let subnormal = 0x00200000u << (e & 1u);
+    return vec2(bitcast<f32>(select((e - 1u) << 23u, subnormal, e < 2u)), 0.0);
 }
 
 fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
