@@ -1,13 +1,33 @@
 //! Tests of the crate.
 
 mod allocation;
+mod attention_decode;
+mod attention_merge;
+mod attention_prefill;
+mod bias;
+mod cases;
 mod chat;
 mod diverge;
+mod embed;
 mod fetch;
 mod formats;
 mod gguf;
 mod gguf_writer;
+mod harness;
+mod kv;
+mod last_tokens;
+mod layers;
+mod matmul;
+mod matvec;
 mod model;
+mod rmsnorm;
+mod rope_store;
+mod sample;
+mod sampler;
+mod shaders;
 mod smollm2;
+mod swiglu;
 mod text;
+mod toy;
 mod toy_chat;
+mod toy_model;

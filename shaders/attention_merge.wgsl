@@ -31,5 +31,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         sum = fma(sum, old_scale, part.y * part_scale);
         out = fma(out, vec4(old_scale), parts[at + i] * part_scale);
     }
-    o[(sequence.z * H + h) * D4 + i] = select(vec4(0.0), out / sum, sum > 0.0);
+    o[(sequence.z * H + h) * D4 + i] = select(vec4(0.0), out / sum, sum != 0.0);
 }

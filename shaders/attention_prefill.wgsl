@@ -43,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var old_scale: array<f32, HEADS>;
         var page_scale: array<f32, HEADS>;
         for (var r = 0u; r < HEADS; r += 1u) {
-            started[r] = sum[r] > 0.0;
+            started[r] = sum[r] != 0.0;
             let new_top = max(top[r], weights.top[r]);
             old_scale[r] = exp(top[r] - new_top);
             page_scale[r] = exp(weights.top[r] - new_top);
@@ -63,6 +63,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var r = 0u; r < HEADS; r += 1u) {
         // A query that sees nothing answers 0. (From a start that is no constant: drivers would unroll the loop.)
         let start = (t * H + head + r) * D4;
-        for (var at = start; at < start + D4; at += 1u) { o[at] = select(vec4(0.0), o[at] / sum[r], sum[r] > 0.0); }
+        for (var at = start; at < start + D4; at += 1u) { o[at] = select(vec4(0.0), o[at] / sum[r], sum[r] != 0.0); }
     }
 }

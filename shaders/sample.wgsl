@@ -58,7 +58,7 @@ fn argmax(lane: u32, row: u32, cut: u32, inverse: f32, key: u32) -> u32 {
     var id = 0xffffffffu;
     for (var i = lane; i < V; i += WG) {
         let x = logits[row + i];
-        if ordered(x) < cut { continue; }
+        if ordered(x) < max(cut, 1u) { continue; }
         var score = x;
         if inverse > 0.0 { score = fma(x, inverse, gumbel(key, i)); }
         if score > value {
@@ -84,7 +84,7 @@ fn mass(lane: u32, row: u32, cut: u32, largest: f32, temperature: f32) -> f32 {
     var sum = 0.0;
     for (var i = lane; i < V; i += WG) {
         let x = logits[row + i];
-        if ordered(x) >= cut { sum += exp((x - largest) / temperature); }
+        if ordered(x) >= max(cut, 1u) { sum += exp((x - largest) / temperature); }
     }
     return total(lane, sum);
 }
@@ -98,16 +98,20 @@ fn total(lane: u32, x: f32) -> f32 {
     return sum;
 }
 
-// A u32 that is ordered as the float is.
+// A u32 that is ordered as the float is; 0, below every number, when it is none.
 fn ordered(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
+    if (bits & 0x7fffffffu) > 0x7f800000u { return 0u; }
     return select(bits | 0x80000000u, ~bits, bits >> 31u == 1u);
 }
 
 // -log(-log(u)), u uniform in (0, 1) from a hash of (key, i): the same on every device.
 fn gumbel(key: u32, i: u32) -> f32 {
-    let u = (f32(hash(key ^ hash(i)) >> 9u) + 0.5) / 8388608.0;
-    return -log(-log(u));
+    // WGSL's log may err by 2^-21 near 1, where the largest noise comes from: there -log(1 - v) is a series in v.
+    let bits = hash(key ^ hash(i)) >> 9u;
+    let v = (f32(8388607u - bits) + 0.5) / 8388608.0;
+    let series = v * (1.0 + v * (0.5 + v * (1.0 / 3.0 + v * (0.25 + v * 0.2))));
+    return -log(select(-log(1.0 - v), series, v < 0.03125));
 }
 
 // PCG-RXS-M-XS (O'Neill 2014)

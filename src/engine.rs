@@ -1,6 +1,7 @@
 //! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
 
 mod diverge;
+mod testing;
 
 pub use diverge::{Difference, Diverge, Report};
 
@@ -9,7 +10,7 @@ use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Kind, Prepared};
 use crate::kernel::{Count, Step};
 use crate::kernels::AttentionDims;
 use crate::kv::{PAGE, PagePool};
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile};
 use crate::models::{self, Config, Io};
 use crate::program::{Mode, Program, Recorder};
 use crate::sampler::NO_TOKEN;
@@ -213,6 +214,7 @@ impl Engine {
         let counts = self.shares(sessions);
         let done: Vec<_> = sessions.iter().zip(&counts).map(|(s, n)| *n > 0 && *n == s.pending().len()).collect();
         let outputs: Vec<_> = done.iter().map(|done| *done as usize).collect();
+        let before: Vec<_> = sessions.iter().map(|s| s.table.len()).collect();
         let n_outputs = self.run(sessions, &counts, &outputs)?;
         if n_outputs == 0 {
             return Ok(vec![None; sessions.len()]);
@@ -220,6 +222,9 @@ impl Engine {
         let mut ids = self.read(self.io.ids, 0, n_outputs)?.into_iter();
         let sampled: Vec<_> = done.iter().map(|done| done.then(|| ids.next()).flatten()).collect();
         if sampled.contains(&Some(NO_TOKEN)) {
+            for (s, len) in sessions.iter_mut().zip(before) {
+                s.table.truncate(len);
+            }
             let expected = "at least one finite number";
             return Err(Error::request("logits", expected, "none: the model or the device computes NaN"));
         }
@@ -232,14 +237,11 @@ impl Engine {
     /// Computes the pending tokens of a session and returns the logits after each of them, in as many steps as it takes.
     pub fn logits(&mut self, session: &mut Session) -> Result<Vec<Vec<f32>>> {
         session.reopen();
-        let (v, mut rows) = (self.config.vocab, Vec::new());
+        let mut rows = Vec::new();
         while !session.pending().is_empty() {
             let n = session.pending().len().min(self.memory.capacity.outputs);
             self.run(&mut [session], &[n], &[n])?;
-            let logits = self.read(self.io.logits, 0, n * stride(v))?;
-            rows.extend(
-                logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()),
-            );
+            rows.extend(self.last_logits(n)?);
         }
         Ok(rows)
     }

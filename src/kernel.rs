@@ -64,6 +64,11 @@ impl Spec {
         self
     }
 
+    /// Whether this shared file is the chosen one.
+    pub fn includes(&self, text: &str) -> bool {
+        self.includes.contains(&text)
+    }
+
     /// The constants, in the order they were given.
     pub fn constants(&self) -> &[(&'static str, Const)] {
         &self.constants

@@ -4,6 +4,7 @@
 mod attention_decode;
 mod attention_merge;
 mod attention_prefill;
+mod bias;
 mod embed;
 mod last_tokens;
 mod matmul;
@@ -12,6 +13,8 @@ mod rmsnorm;
 mod rope_store;
 mod sample;
 mod swiglu;
+
+pub use rope_store::{Pairs, Rope};
 
 use crate::kernel::Kernel;
 use crate::memory::{Element, Tensor};
@@ -26,6 +29,7 @@ pub static ALL: &[&Kernel] = &[
     &attention_prefill::ATTENTION_PREFILL,
     &attention_decode::ATTENTION_DECODE,
     &attention_merge::ATTENTION_MERGE,
+    &bias::BIAS,
     &swiglu::SWIGLU,
     &last_tokens::LAST_TOKENS,
     &sample::SAMPLE,
@@ -46,11 +50,11 @@ impl AttentionDims {
     /// Tokens of a tile of attention_prefill: one for each invocation of a workgroup.
     pub const TILE: usize = 32;
 
-    /// Query heads that one invocation of an attention kernel answers: the largest share of a group whose output stays
-    /// within 256 registers.
+    /// Query heads that one invocation of an attention kernel answers: the largest share of a group up to 8, whose scores
+    /// of a page fill 128 registers.
     fn heads_each(&self) -> usize {
         let group = self.heads / self.kv_heads;
-        (1..=group).rev().find(|n| group.is_multiple_of(*n) && n * self.head_dim <= 256).unwrap_or(1)
+        (1..=group.min(8)).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)
     }
 }
 

@@ -57,7 +57,7 @@ impl TensorDesc {
     }
 
     /// A host tensor of zeros, or the values known at load.
-    pub(crate) fn host(&self) -> Result<Host> {
+    pub fn host(&self) -> Result<Host> {
         fn zeros<T: bytemuck::Zeroable>(desc: &TensorDesc, len: usize) -> Result<Vec<T>> {
             bytemuck::try_zeroed_vec(len).map_err(|()| Error::OutOfMemory {
                 device: "CPU".into(),
@@ -342,6 +342,11 @@ impl Memory {
     /// What `t` is.
     pub fn desc(&self, t: Tensor) -> &TensorDesc {
         &self.tensors[t.0]
+    }
+
+    /// The handle of every tensor, in the order of declaration.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = Tensor> + use<> {
+        (0..self.tensors.len()).map(Tensor)
     }
 
     /// Every tensor, in the order of declaration.

@@ -4,7 +4,7 @@ mod llama;
 
 use crate::error::{Error, Result};
 use crate::kernel::Count;
-use crate::kernels::{AttentionDims, AttentionInputs};
+use crate::kernels::{AttentionDims, AttentionInputs, Pairs};
 use crate::memory::{Element, Memory, Tensor};
 use crate::program::Recorder;
 use crate::weights::{Metadata, Weights};
@@ -32,6 +32,9 @@ pub struct Config {
     pub norm_eps: f32,
 }
 
+/// `general.architecture` of the models that run.
+pub const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3"];
+
 /// Largest values accepted from a file: far beyond any model, small enough that products of two never overflow.
 const LIMIT: usize = 1 << 24;
 
@@ -40,8 +43,9 @@ impl Config {
     pub fn read(weights: &Weights) -> Result<Self> {
         let m = weights.metadata();
         let architecture = m.string("general.architecture")?.to_string();
-        if architecture != "llama" {
-            return Err(Error::file(weights.path(), "general.architecture", "llama", architecture));
+        if !ARCHITECTURES.contains(&architecture.as_str()) {
+            let expected = format!("one of {}", ARCHITECTURES.join(", "));
+            return Err(Error::file(weights.path(), "general.architecture", expected, architecture));
         }
         let key = |name: &str| format!("{architecture}.{name}");
         let size = |name: &str, found: Result<u32>| {
@@ -69,7 +73,7 @@ impl Config {
             format!("a divisor of {heads} heads"),
             kv_heads,
         )?;
-        expect("attention.key_length", head_dim.is_multiple_of(4), "a multiple of 4".into(), head_dim)?;
+        expect("attention.key_length", head_dim.is_multiple_of(8), "a multiple of 8".into(), head_dim)?;
         if let Some(n) = m.optional(&key("attention.value_length"), Metadata::u32)? {
             expect("attention.value_length", n as usize == head_dim, format!("the key length {head_dim}"), n as usize)?;
         }
@@ -151,8 +155,8 @@ pub trait Model: Send {
 pub fn declare(config: &Config, weights: &Weights, m: &mut Memory) -> Result<Box<dyn Model>> {
     let mut declare = Declare { weights, memory: m, used: Vec::new() };
     let model: Box<dyn Model> = match config.architecture.as_str() {
-        "llama" => Box::new(llama::Llama::declare(config, &mut declare)?),
-        other => return Err(Error::file(weights.path(), "general.architecture", "llama", other)),
+        "llama" => Box::new(llama::Llama::declare(config, Pairs::Neighbours, &mut declare)?),
+        _ => Box::new(llama::Llama::declare(config, Pairs::Halves, &mut declare)?),
     };
     declare.expect_all_used()?;
     Ok(model)
@@ -177,6 +181,11 @@ impl Declare<'_> {
     fn vector(&mut self, name: &str, len: usize) -> Result<Tensor> {
         let values = self.values(name, len)?;
         Ok(self.memory.table(name, len, &values))
+    }
+
+    /// The vector `name`, if the checkpoint has it.
+    fn optional(&mut self, name: &str, len: usize) -> Result<Option<Tensor>> {
+        if self.contains(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
     fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {

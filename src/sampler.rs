@@ -50,7 +50,7 @@ impl Sampling {
 
 impl Draw {
     /// As `sample.wgsl` reads it.
-    pub(crate) fn to_words(self) -> [u32; 4] {
+    pub fn to_words(self) -> [u32; 4] {
         [self.temperature.to_bits(), self.top_p.to_bits(), self.top_k, self.key]
     }
 

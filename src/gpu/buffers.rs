@@ -1,6 +1,7 @@
 //! The buffers of a memory on the device.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::Gpu;
 use crate::error::{Error, Result};
@@ -15,6 +16,9 @@ pub struct Buffers {
 
 /// Bytes of weights in flight to the device: more would hold a second copy of the model in staging memory.
 const UPLOAD: usize = 16 << 20;
+
+/// A finished read-back is mapped at once; beyond this the device is gone.
+const MAP: Duration = Duration::from_secs(10);
 
 impl Gpu {
     /// Allocates all tensors and uploads what is known at load. Calls `uploaded` with each tensor's bytes on the way.
@@ -93,7 +97,8 @@ impl Gpu {
         });
         self.wait(submission)?;
         let lost = |why: String| Error::DeviceLost { device: self.caps.name.clone(), why };
-        let mapped = receiver.try_recv().map_err(|_| lost("a read-back was never mapped".into()))?;
+        // Another thread's wait may be the one that calls back, a moment after this one's has ended.
+        let mapped = receiver.recv_timeout(MAP).map_err(|_| lost("a read-back was never mapped".into()))?;
         mapped.map_err(|e| lost(e.to_string()))?;
         let view = staging.get_mapped_range(..).map_err(|e| lost(e.to_string()))?;
         Ok(view[..bytes].to_vec())

@@ -36,12 +36,12 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
         let (entries, t) = (sequence[1] as usize, sequence[2] as usize);
         for h in 0..heads {
             let part = |s: usize| &parts.f32()[((b * capacity + s) * heads + h) * (d + 4)..][..d + 4];
-            let seen: Vec<_> = (0..entries).map(part).filter(|p| p[d + 1] > 0.0).collect();
+            let seen: Vec<_> = (0..entries).map(part).filter(|p| p[d + 1] != 0.0).collect();
             let m = seen.iter().map(|p| p[d] as f64).fold(f64::NEG_INFINITY, f64::max);
             let l: f64 = seen.iter().map(|p| (p[d] as f64 - m).exp() * p[d + 1] as f64).sum();
             for i in 0..d {
                 let x: f64 = seen.iter().map(|p| (p[d] as f64 - m).exp() * p[i] as f64).sum();
-                o.f32_mut()[(t * heads + h) * d + i] = if l > 0.0 { (x / l) as f32 } else { 0.0 };
+                o.f32_mut()[(t * heads + h) * d + i] = if l != 0.0 { (x / l) as f32 } else { 0.0 };
             }
         }
     }

@@ -75,7 +75,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             let position = tokens.u32()[4 * t + 1] as usize;
             let part = attend(spec, list, position, h, &q[(t * heads + h) * d..][..d], k_pages, v_pages);
             for (o, x) in o.iter_mut().zip(part.o) {
-                *o = if part.l > 0.0 { (x / part.l) as f32 } else { 0.0 };
+                *o = if part.l != 0.0 { (x / part.l) as f32 } else { 0.0 };
             }
         });
     }

@@ -1,7 +1,7 @@
 //! Rotary embedding of q and k, with k and v written to their page slots.
 //!
-//! Source: Su et al. 2021, arXiv:2104.09864, equation 34; pairs are interleaved, as in the paper and in GGUF files. The
-//! angles are an input (`rope`), so that every scaling of them is the host's affair and computed in f64.
+//! Source: Su et al. 2021, arXiv:2104.09864, equation 34. The angles are an input (`rope`), so that every scaling of them is
+//! the host's affair and computed in f64.
 
 use super::{AttentionDims, AttentionInputs, WORKGROUP, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
@@ -26,31 +26,68 @@ pub static ROPE_STORE: Kernel = Kernel {
     reference,
 };
 
+/// Which dims of a head turn together.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Pairs {
+    /// (2p, 2p + 1), as in the paper; Llama's, in GGUF's order of rows.
+    Neighbours,
+    /// (p, p + D / 2), as in GPT-NeoX; Qwen's.
+    Halves,
+}
+
+impl Pairs {
+    /// Dims of pair `p` of a head of `d`.
+    pub fn dims(self, p: usize, d: usize) -> [usize; 2] {
+        match self {
+            Pairs::Neighbours => [2 * p, 2 * p + 1],
+            Pairs::Halves => [p, p + d / 2],
+        }
+    }
+
+    fn include(self) -> &'static str {
+        match self {
+            Pairs::Neighbours => include_str!("../../shaders/common/rope_neighbours.wgsl"),
+            Pairs::Halves => include_str!("../../shaders/common/rope_halves.wgsl"),
+        }
+    }
+}
+
+/// Rotary embedding of a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Rope {
+    /// `[context, D]`: for each position and pair its cos and sin.
+    pub table: Tensor,
+    /// Which dims turn together.
+    pub pairs: Pairs,
+}
+
 impl Recorder<'_> {
-    /// `rope`: `[context, D]`, for each position and pair its cos and sin; `q`: `[T, H*D]`; `k`, `v`: `[T, G*D]`;
+    /// `q`: `[T, H*D]`; `k`, `v`: `[T, G*D]`;
     /// `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
     pub fn rope_store(
         &mut self,
         d: AttentionDims,
         inputs: AttentionInputs,
-        rope: Tensor,
+        rope: Rope,
         qkv: [Tensor; 3],
         kv: [Tensor; 2],
     ) {
         let [q, k, v] = qkv;
         let element = self.desc(kv[0]).element;
-        self.expect(rope, Element::F32, d.head_dim);
+        self.expect(rope.table, Element::F32, d.head_dim);
+        assert!(d.head_dim.is_multiple_of(8), "rope_store: D = {} is no multiple of 8", d.head_dim);
         self.expect(q, Element::F32, d.heads * d.head_dim);
         self.expect(k, Element::F32, d.kv_heads * d.head_dim);
         self.expect(v, Element::F32, d.kv_heads * d.head_dim);
         for pages in kv {
             self.expect(pages, element, d.head_dim);
         }
-        let spec = Spec::default().include(kv_include(element)).u32("D4", d.head_dim / 4).u32("H", d.heads);
+        let spec = Spec::default().include(kv_include(element)).include(rope.pairs.include());
+        let spec = spec.u32("D4", d.head_dim / 4).u32("H", d.heads);
         let spec = spec.u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
-        let across = ((d.heads + 2 * d.kv_heads) * d.head_dim / 4).div_ceil(WORKGROUP);
+        let across = ((d.heads + 2 * d.kv_heads) * d.head_dim / 8).div_ceil(WORKGROUP);
         let extents = [Extent::Fixed(across), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
-        self.dispatch(&ROPE_STORE, spec, &[inputs.tokens, rope, k, v, q, kv[0], kv[1]], extents);
+        self.dispatch(&ROPE_STORE, spec, &[inputs.tokens, rope.table, k, v, q, kv[0], kv[1]], extents);
     }
 }
 
@@ -59,15 +96,16 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [d, heads, kv_heads, page] = ["D4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
     let d = 4 * d;
     let rope = rope.f32();
+    let pairs = if spec.includes(Pairs::Halves.include()) { Pairs::Halves } else { Pairs::Neighbours };
     let rotate = |position: usize, x: &[f32]| -> Vec<f32> {
-        let turns = rope[position * d..][..d].chunks(2);
-        x.chunks(2)
-            .zip(turns)
-            .flat_map(|(x, turn)| {
-                let [a, b, cos, sin] = [x[0], x[1], turn[0], turn[1]].map(f64::from);
-                [(a * cos - b * sin) as f32, (a * sin + b * cos) as f32]
-            })
-            .collect()
+        let mut y = vec![0.0; d];
+        for (p, turn) in rope[position * d..][..d].chunks(2).enumerate() {
+            let [first, second] = pairs.dims(p, d);
+            let [a, b, cos, sin] = [x[first], x[second], turn[0], turn[1]].map(f64::from);
+            y[first] = (a * cos - b * sin) as f32;
+            y[second] = (a * sin + b * cos) as f32;
+        }
+        y
     };
     for (t, token) in tokens.u32().chunks(4).take(step.n_tokens as usize).enumerate() {
         let (position, slot) = (token[1] as usize, token[2] as usize);

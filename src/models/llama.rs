@@ -1,8 +1,10 @@
-//! Llama (arXiv:2302.13971) and models of its shape: Mistral, SmolLM2. Names of weights are those of GGUF files.
+//! Llama (arXiv:2302.13971) and models of its shape: Mistral, SmolLM2; Qwen2 (arXiv:2407.10671), whose q, k and v have
+//! biases; Qwen3 (arXiv:2505.09388), which normalises the heads of q and k. Names of weights are those of GGUF files.
 
 use super::{Config, Declare, Io, Model, rope_table};
 use crate::error::Result;
 use crate::kernel::Count;
+use crate::kernels::{Pairs, Rope};
 use crate::memory::{Capacity, Tensor, Weight};
 use crate::program::Recorder;
 
@@ -11,6 +13,10 @@ struct Layer {
     q: Weight,
     k: Weight,
     v: Weight,
+    /// Of q, k and v.
+    biases: Option<[Tensor; 3]>,
+    /// Of the heads of q and k.
+    norms: Option<[Tensor; 2]>,
     o: Weight,
     ffn_norm: Tensor,
     gate: Weight,
@@ -25,7 +31,7 @@ pub(super) struct Llama {
     layers: Vec<Layer>,
     norm: Tensor,
     head: Weight,
-    rope: Tensor,
+    rope: Rope,
     activations: Activations,
 }
 
@@ -34,6 +40,8 @@ struct Activations {
     x: Tensor,
     h: Tensor,
     qkv: [Tensor; 3],
+    /// q and k before their heads are normalised.
+    raw: [Tensor; 2],
     o: Tensor,
     gate: Tensor,
     up: Tensor,
@@ -43,7 +51,7 @@ struct Activations {
 }
 
 impl Llama {
-    pub fn declare(config: &Config, d: &mut Declare) -> Result<Self> {
+    pub fn declare(config: &Config, pairs: Pairs, d: &mut Declare) -> Result<Self> {
         let (c, f, a, capacity) = (config.hidden, config.ffn, config.attention, d.memory.capacity);
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let embed = d.matrix("token_embd.weight", config.vocab, c)?;
@@ -55,6 +63,16 @@ impl Llama {
                 q: d.matrix(&name("attn_q.weight"), q_dim, c)?,
                 k: d.matrix(&name("attn_k.weight"), kv_dim, c)?,
                 v: d.matrix(&name("attn_v.weight"), kv_dim, c)?,
+                biases: match d.optional(&name("attn_q.bias"), q_dim)? {
+                    Some(q) => {
+                        Some([q, d.vector(&name("attn_k.bias"), kv_dim)?, d.vector(&name("attn_v.bias"), kv_dim)?])
+                    }
+                    None => None,
+                },
+                norms: match d.optional(&name("attn_q_norm.weight"), a.head_dim)? {
+                    Some(q) => Some([q, d.vector(&name("attn_k_norm.weight"), a.head_dim)?]),
+                    None => None,
+                },
                 o: d.matrix(&name("attn_output.weight"), c, q_dim)?,
                 ffn_norm: d.vector(&name("ffn_norm.weight"), c)?,
                 gate: d.matrix(&name("ffn_gate.weight"), f, c)?,
@@ -77,13 +95,14 @@ impl Llama {
         };
         let table = rope_table(capacity.context, a.head_dim, config.rope_theta, factors.as_deref());
         let m = &mut *d.memory;
-        let rope = m.table("rope", a.head_dim, &table);
+        let rope = Rope { table: m.table("rope", a.head_dim, &table), pairs };
         let mut token = |name, cols| m.activation(name, Count::Tokens, cols);
         let (x, h, o) = (token("x", c), token("h", c), token("o", q_dim));
         let qkv = [token("q", q_dim), token("k", kv_dim), token("v", kv_dim)];
+        let raw = [token("raw_q", q_dim), token("raw_k", kv_dim)];
         let (gate, up, act) = (token("gate", f), token("up", f), token("act", f));
         let [last, last_h] = ["last", "last_h"].map(|name| m.activation(name, Count::Outputs, c));
-        let activations = Activations { x, h, qkv, o, gate, up, act, last, last_h };
+        let activations = Activations { x, h, qkv, raw, o, gate, up, act, last, last_h };
         Ok(Self { config: config.clone(), embed, layers, norm, head, rope, activations })
     }
 }
@@ -91,15 +110,22 @@ impl Llama {
 impl Model for Llama {
     fn record(&self, io: &Io, r: &mut Recorder) {
         let Config { attention: dims, norm_eps: eps, .. } = self.config;
-        let Activations { x, h, qkv, o, gate, up, act, last, last_h } = self.activations;
+        let Activations { x, h, qkv, raw, o, gate, up, act, last, last_h } = self.activations;
         let scale = 1.0 / (dims.head_dim as f32).sqrt();
 
         r.embed(io.attention.tokens, &self.embed, x);
         for layer in &self.layers {
             r.rmsnorm(x, layer.attn_norm, eps, h);
-            r.linear(h, &layer.q, qkv[0]);
-            r.linear(h, &layer.k, qkv[1]);
-            r.linear(h, &layer.v, qkv[2]);
+            let [q, k] = if layer.norms.is_some() { raw } else { [qkv[0], qkv[1]] };
+            for (w, y) in [(&layer.q, q), (&layer.k, k), (&layer.v, qkv[2])] {
+                r.linear(h, w, y);
+            }
+            for (b, y) in layer.biases.into_iter().flatten().zip([q, k, qkv[2]]) {
+                r.bias(b, y);
+            }
+            for (i, w) in layer.norms.into_iter().flatten().enumerate() {
+                r.rmsnorm(raw[i], w, eps, qkv[i]);
+            }
             r.rope_store(dims, io.attention, self.rope, qkv, layer.kv);
             r.attention(dims, io.attention, scale, qkv[0], layer.kv, o);
             r.linear_add(o, &layer.o, x);

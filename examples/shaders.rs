@@ -1,0 +1,28 @@
+//! Writes every assembled shader of the cases, the toy models and the model of FARPAST_TEST_MODEL into a folder, for
+//! scripts/tint.mjs.
+//!
+//! usage: cargo run --release --example shaders -- FOLDER
+
+use std::path::PathBuf;
+
+#[allow(dead_code)]
+#[path = "../kernels-tests/cases.rs"]
+mod cases;
+#[allow(dead_code)]
+#[path = "../kernels-tests/gguf_writer.rs"]
+mod gguf_writer;
+#[path = "../kernels-tests/toy.rs"]
+mod toy;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = PathBuf::from(std::env::args().nth(1).ok_or("usage: shaders FOLDER")?);
+    std::fs::create_dir_all(&folder)?;
+    let mut count = 0;
+    for dispatch in toy::programs().iter().flat_map(|p| &p.dispatches) {
+        let file = folder.join(format!("{}-{count}.wgsl", dispatch.kernel.name));
+        std::fs::write(&file, dispatch.kernel.wgsl(&dispatch.spec))?;
+        count += 1;
+    }
+    println!("{count} shaders in {}", folder.display());
+    Ok(())
+}

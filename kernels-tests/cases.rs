@@ -1,0 +1,830 @@
+//! The one table of cases: tests, benchmarks and the shader checks go through it. No two dims of a case are equal (but
+//! H and G where their ratio is 1), and tails are no multiples of a tile.
+
+use std::collections::HashMap;
+
+use farpast::format::{F16, F32, Format, Q4_1, Q8_0};
+use farpast::kernel::{Count, Step};
+use farpast::kernels::Pairs::{Halves, Neighbours};
+use farpast::kernels::{AttentionDims, AttentionInputs, Pairs, Rope};
+use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride};
+use farpast::program::{Mode, Program, Recorder};
+use farpast::sampler::Sampling;
+use half::f16;
+
+use crate::gguf_writer::encode;
+
+/// One kernel, or decode attention with its merge, and the shapes it is recorded for.
+#[derive(Clone, Copy, Debug)]
+pub enum Case {
+    /// A table `[v, c]` in `parts` bindings, `t` tokens.
+    Embed {
+        format: &'static Format,
+        v: usize,
+        c: usize,
+        t: usize,
+        parts: usize,
+    },
+    /// `t` rows of `c`; of outputs or of tokens.
+    Rmsnorm {
+        c: usize,
+        heads: usize,
+        t: usize,
+        outputs: bool,
+        scale: f32,
+    },
+    /// Weights `[n, k]` in `parts` bindings and, one step after the other, each number of rows of `t`.
+    Linear {
+        mode: Mode,
+        tile: Tile,
+        format: &'static Format,
+        n: usize,
+        k: usize,
+        t: &'static [usize],
+        add: bool,
+        outputs: bool,
+        parts: usize,
+        values: Values,
+    },
+    /// A ragged batch.
+    RopeStore {
+        dims: AttentionDims,
+        pairs: Pairs,
+        kv: Element,
+        sequences: &'static [Sequence],
+        scale: f32,
+    },
+    /// A ragged batch.
+    Attention {
+        mode: Mode,
+        dims: AttentionDims,
+        kv: Element,
+        sequences: &'static [Sequence],
+        values: Values,
+    },
+    /// `t` rows of `f`.
+    Bias {
+        c: usize,
+        t: usize,
+    },
+    Swiglu {
+        f: usize,
+        t: usize,
+        scale: f32,
+    },
+    /// `r` of `t` rows of `c`.
+    LastTokens {
+        c: usize,
+        t: usize,
+        r: usize,
+    },
+    /// `r` rows of `v` logits.
+    Sample {
+        v: usize,
+        r: usize,
+    },
+}
+
+/// What inputs look like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Values {
+    /// Signed, around 1.
+    Unit,
+    /// Signed, up to 1e5: sums cancel.
+    Large,
+    /// From 0 to 1e5: nothing cancels.
+    LargePositive,
+    /// Attention whose scores reach 1e10: one key has all the weight.
+    Peaked,
+}
+
+/// A sequence of a ragged batch: positions before this step, positions of this step, and which of its pages are listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence(pub usize, pub usize, pub Listed);
+
+/// Pages listed for a sequence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Listed {
+    /// All, in order.
+    All,
+    /// Those from this on.
+    From(usize),
+    /// All, last first.
+    Reversed,
+    /// Only pages that start behind every position of this step.
+    Unseen,
+    /// None.
+    Nothing,
+}
+
+use Listed::{All, From, Nothing, Reversed, Unseen};
+
+/// Element bits that stand where nothing may be written, and where nothing may be read: a NaN.
+pub const CANARY_F32: u32 = 0x7fc0_c0de;
+pub const CANARY_F16: u16 = 0x7e5a;
+pub const CANARY_U32: u32 = 0xcafe_babe;
+
+/// The largest magnitude that inputs are tested with.
+const LARGE: f32 = 1e5;
+
+/// A case, recorded, with the values of all its tensors.
+pub struct Setup {
+    pub name: String,
+    pub memory: Memory,
+    pub program: Program,
+    /// Run one after the other from the same values.
+    pub steps: Vec<Step>,
+    /// Of tensors that are not known at load; the rest is canaries.
+    pub values: HashMap<Tensor, Host>,
+    /// For sums that cancel: the sum of magnitudes that each element's error is relative to.
+    pub magnitudes: HashMap<Tensor, Vec<f64>>,
+}
+
+const fn dims(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionDims {
+    AttentionDims { heads, kv_heads, head_dim }
+}
+
+const TILES: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
+
+/// Every case of a kernel.
+pub fn of(kernel: &str) -> Vec<Case> {
+    match kernel {
+        "embed" => embed(),
+        "rmsnorm" => rmsnorm(),
+        "matvec" => linear(Mode::Decode),
+        "matmul" => linear(Mode::Prefill),
+        "rope_store" => rope_store(),
+        "attention_prefill" => attention_prefill(),
+        "attention_decode" | "attention_merge" => attention_decode(),
+        "bias" => vec![Case::Bias { c: 1, t: 3 }, Case::Bias { c: 1537, t: 5 }, Case::Bias { c: 94, t: 17 }],
+        "swiglu" => vec![
+            Case::Swiglu { f: 1, t: 3, scale: 4.0 },
+            Case::Swiglu { f: 1537, t: 5, scale: 4.0 },
+            Case::Swiglu { f: 94, t: 17, scale: LARGE },
+        ],
+        "last_tokens" => vec![
+            Case::LastTokens { c: 577, t: 19, r: 5 },
+            Case::LastTokens { c: 3, t: 4, r: 1 },
+            Case::LastTokens { c: 36, t: 7, r: 6 },
+        ],
+        "sample" => vec![
+            Case::Sample { v: 1009, r: 41 },
+            Case::Sample { v: 1, r: 3 },
+            Case::Sample { v: 63, r: 37 },
+            Case::Sample { v: 49152, r: 2 },
+        ],
+        other => panic!("{other} has no cases"),
+    }
+}
+
+/// Every case, each once.
+pub fn all() -> Vec<Case> {
+    let kernels = farpast::kernels::ALL.iter().map(|k| k.name).filter(|name| *name != "attention_merge");
+    kernels.flat_map(of).collect()
+}
+
+fn embed() -> Vec<Case> {
+    vec![
+        Case::Embed { format: &F32, v: 71, c: 33, t: 17, parts: 1 },
+        Case::Embed { format: &F32, v: 71, c: 1, t: 5, parts: 3 },
+        Case::Embed { format: &F16, v: 130, c: 31, t: 9, parts: 4 },
+        Case::Embed { format: &F16, v: 70, c: 2081, t: 3, parts: 1 },
+        Case::Embed { format: &Q8_0, v: 67, c: 96, t: 16, parts: 3 },
+        Case::Embed { format: &Q8_0, v: 1009, c: 32, t: 11, parts: 1 },
+        Case::Embed { format: &Q4_1, v: 67, c: 576, t: 7, parts: 2 },
+        Case::Embed { format: &Q4_1, v: 70001, c: 32, t: 13, parts: 1 },
+    ]
+}
+
+fn rmsnorm() -> Vec<Case> {
+    let cs = [1, 2, 3, 31, 33, 100, 577, 1537, 4097];
+    let mut cases: Vec<_> =
+        cs.into_iter().map(|c| Case::Rmsnorm { c, heads: 1, t: 5, outputs: c % 3 == 0, scale: 3.0 }).collect();
+    cases.push(Case::Rmsnorm { c: 579, heads: 1, t: 17, outputs: false, scale: LARGE });
+    cases.push(Case::Rmsnorm { c: 64, heads: 3, t: 6, outputs: false, scale: 3.0 });
+    cases.push(Case::Rmsnorm { c: 62, heads: 1, t: 7, outputs: true, scale: 1e-5 });
+    cases
+}
+
+fn linear(mode: Mode) -> Vec<Case> {
+    let mut cases = Vec::new();
+    // Each format in either tile, and each shape in one or the other.
+    let tiles = [Tile::SOFTWARE, Tile::HARDWARE];
+    for (i, format) in [&F32, &F16, &Q8_0, &Q4_1].into_iter().enumerate() {
+        let tile = tiles[0];
+        let from = cases.len();
+        let case = |n, k, t| {
+            let values = Values::Unit;
+            Case::Linear { mode, tile, format, n, k, t, add: false, outputs: false, parts: 1, values }
+        };
+        let blocks = format.block_len > 1;
+        let sweep: &[(usize, usize, &[usize])] = match blocks {
+            false => &[
+                (67, 100, TILES),
+                (13, 1, &[2]),
+                (7, 31, &[5]),
+                (131, 33, &[1, 3]),
+                (66, 576, &[9]),
+                (65, 1537, &[1, 7]),
+                (70, 4097, &[17]),
+            ],
+            true => &[
+                (67, 96, TILES),
+                (7, 32, &[5]),
+                (130, 64, &[1, 3]),
+                (66, 576, &[9]),
+                (65, 1568, &[1, 7]),
+                (70, 4128, &[17]),
+            ],
+        };
+        // A driver compiles each shape anew: every format has the ends of the sweep, one of either kind has all of it.
+        let (whole, ends) = (i % 2 == 0, [0, 2, 5, 6]);
+        let chosen = sweep.iter().enumerate().filter(|(j, _)| whole || ends.contains(j));
+        cases.extend(chosen.map(|(_, (n, k, t))| case(*n, *k, *t)));
+        let k = if blocks { 160 } else { 165 };
+        let t: &[usize] = &[1, 4, 11];
+        let edge =
+            |n, add, outputs, parts, values| Case::Linear { mode, tile, format, n, k, t, add, outputs, parts, values };
+        let edges = [
+            edge(68, true, false, 1, Values::Unit),
+            edge(92, false, true, 3, Values::Unit),
+            edge(43, true, false, 2, Values::Large),
+            edge(97, false, false, 1, Values::Large),
+            edge(82, true, true, 1, Values::LargePositive),
+        ];
+        cases.extend(edges.into_iter().enumerate().filter(|(j, _)| whole || j % 2 == 1).map(|(_, case)| case));
+        for (j, case) in cases[from..].iter_mut().enumerate() {
+            let Case::Linear { tile, .. } = case else { unreachable!() };
+            *tile = tiles[(i / 2 + j) % 2];
+        }
+    }
+    // More outputs than an axis of a dispatch may have workgroups.
+    for (format, n, k) in [(&F16, 65_601, 3), (&Q8_0, 65_600, 32)] {
+        let values = Values::Unit;
+        let tile = tiles[usize::from(k == 3)];
+        cases.push(Case::Linear { mode, tile, format, n, k, t: &[2], add: false, outputs: true, parts: 1, values });
+    }
+    cases
+}
+
+fn rope_store() -> Vec<Case> {
+    let sequences: &[Sequence] = &[Sequence(15, 3, All), Sequence(0, 1, All), Sequence(32, 17, All)];
+    let case = |dims, pairs, kv, scale| Case::RopeStore { dims, pairs, kv, sequences, scale };
+    vec![
+        case(dims(9, 3, 64), Neighbours, Element::F16, 2.0),
+        case(dims(9, 3, 64), Halves, Element::F32, 2.0),
+        case(dims(14, 2, 128), Halves, Element::F32, LARGE),
+        case(dims(5, 5, 80), Neighbours, Element::F16, LARGE),
+        case(dims(3, 1, 24), Halves, Element::F16, 1e-4),
+        case(dims(8, 2, 96), Neighbours, Element::F16, 1.0),
+        case(dims(6, 2, 8), Halves, Element::F32, 1.0),
+    ]
+}
+
+/// Lengths around page boundaries, longer than 64 pages, and lists that are not simply all pages in order.
+const PREFILL: &[Sequence] = &[
+    Sequence(0, 15, All),
+    Sequence(0, 16, All),
+    Sequence(3, 14, All),
+    Sequence(31, 1, All),
+    Sequence(32, 1, Reversed),
+    Sequence(40, 23, From(1)),
+    Sequence(5, 2, Unseen),
+    Sequence(4, 3, Nothing),
+];
+const LONG_PREFILL: &[Sequence] = &[Sequence(0, 2, All), Sequence(1039, 9, All)];
+const DECODE: &[Sequence] = &[
+    Sequence(0, 1, All),
+    Sequence(14, 1, All),
+    Sequence(15, 1, Reversed),
+    Sequence(16, 1, All),
+    Sequence(30, 1, All),
+    Sequence(95, 1, From(2)),
+    Sequence(7, 1, Unseen),
+    Sequence(9, 1, Nothing),
+    Sequence(1040, 1, All),
+];
+/// Hundreds of pages.
+const LONG_DECODE: &[Sequence] = &[Sequence(16 * 521 - 1, 1, All), Sequence(33, 1, All)];
+
+fn attention_prefill() -> Vec<Case> {
+    let mode = Mode::Prefill;
+    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values };
+    vec![
+        case(dims(6, 2, 8), Element::F32, PREFILL, Values::Unit),
+        case(dims(6, 2, 8), Element::F16, LONG_PREFILL, Values::Unit),
+        case(dims(3, 1, 20), Element::F32, PREFILL, Values::Large),
+        case(dims(3, 1, 20), Element::F32, PREFILL, Values::Peaked),
+        case(dims(9, 3, 64), Element::F16, PREFILL, Values::Unit),
+        case(dims(5, 5, 80), Element::F32, PREFILL, Values::LargePositive),
+        case(dims(8, 2, 96), Element::F16, PREFILL, Values::Unit),
+        case(dims(14, 2, 128), Element::F16, PREFILL, Values::Unit),
+    ]
+}
+
+fn attention_decode() -> Vec<Case> {
+    let mode = Mode::Decode;
+    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values };
+    vec![
+        case(dims(6, 2, 8), Element::F32, DECODE, Values::Unit),
+        case(dims(2, 1, 12), Element::F16, LONG_DECODE, Values::Unit),
+        case(dims(3, 1, 20), Element::F32, DECODE, Values::Large),
+        case(dims(3, 1, 20), Element::F32, DECODE, Values::Peaked),
+        case(dims(9, 3, 64), Element::F16, DECODE, Values::Unit),
+        case(dims(5, 5, 80), Element::F32, DECODE, Values::LargePositive),
+        case(dims(8, 2, 96), Element::F16, DECODE, Values::Unit),
+        case(dims(14, 2, 128), Element::F16, DECODE, Values::Unit),
+    ]
+}
+
+impl Case {
+    /// Records the case and draws its values.
+    pub fn setup(self) -> Setup {
+        self.setup_with(1)
+    }
+
+    /// As [`setup`](Self::setup), with KV pages in another order for each `order`.
+    pub fn setup_with(self, order: u64) -> Setup {
+        let mut random = Random(7);
+        match self {
+            Case::Embed { format, v, c, t, parts } => {
+                let mut setup = Draft::new(rows(t), format, v, c, parts);
+                let table = setup.weight(&mut random, format, v, c, Values::Unit);
+                let tokens = setup.memory.input("tokens", Count::Tokens, 4);
+                let y = setup.memory.activation("y", Count::Tokens, c);
+                // The first and last row of the table and, where it is split, of each part.
+                let mut ids: Vec<_> = table.part_edges(parts);
+                ids.extend((ids.len()..t).map(|_| random.below(v) as u32));
+                let words = ids.iter().take(t).flat_map(|id| [*id, 0, 0, 0]).collect();
+                setup.input(tokens, words);
+                let name = format!("embed {} [{v}, {c}] in {parts} parts, T = {t}", format.name);
+                setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.embed(tokens, &table.0, y))
+            }
+            Case::Rmsnorm { c, heads, t, outputs, scale } => {
+                let mut setup = Draft::new(rows(t), &F32, 1, heads * c, 1);
+                let count = if outputs { Count::Outputs } else { Count::Tokens };
+                let x = setup.memory.activation("x", count, heads * c);
+                let values: Vec<_> = (0..c).map(|_| random.signed(2.0)).collect();
+                let w = setup.memory.table("w", c, &values);
+                let y = setup.memory.activation("y", count, heads * c);
+                setup.rows(x, t, |_, _| random.signed(scale));
+                let step = if outputs { outputs_step(t) } else { tokens_step(t) };
+                let name = format!("rmsnorm C = {c}, H = {heads}, T = {t}, outputs: {outputs}, |x| ≤ {scale}");
+                setup.record(name, Mode::Prefill, vec![step], |r| r.rmsnorm(x, w, 1e-5, y))
+            }
+            Case::Linear { mode, tile, format, n, k, t, add, outputs, parts, values } => {
+                let most = *t.iter().max().expect("a case has rows");
+                let mut setup = Draft::new(rows(most), format, n, k, parts);
+                setup.memory.tile = tile;
+                let w = setup.weight(&mut random, format, n, k, values);
+                let count = if outputs { Count::Outputs } else { Count::Tokens };
+                let x = setup.memory.activation("x", count, k);
+                let y = setup.memory.activation("y", count, n);
+                setup.rows(x, most, |_, _| random.value(values));
+                if add {
+                    setup.rows(y, most, |_, _| random.value(values));
+                }
+                if values == Values::Large {
+                    let sums = w.magnitudes(setup.values[&x].f32(), most, add.then(|| setup.values[&y].f32()));
+                    setup.magnitudes.insert(y, sums);
+                }
+                let steps = t.iter().map(|t| if outputs { outputs_step(*t) } else { tokens_step(*t) }).collect();
+                let name = format!(
+                    "{mode:?} {} [{n}, {k}] in {parts} parts, {tile:?}, add: {add}, outputs: {outputs}, {values:?}",
+                    format.name
+                );
+                setup.record(name, mode, steps, |r| if add { r.linear_add(x, &w.0, y) } else { r.linear(x, &w.0, y) })
+            }
+            Case::RopeStore { dims: d, pairs, kv, sequences, scale } => {
+                let batch = Batch::new(sequences, order);
+                let mut setup = Draft::with(batch.capacity(kv));
+                let inputs = setup.attention_inputs(d, &batch);
+                let table: Vec<f32> = (0..batch.context * d.head_dim / 2)
+                    .flat_map(|_| {
+                        let angle = random.signed(3.2);
+                        [angle.cos(), angle.sin()]
+                    })
+                    .collect();
+                let rope = setup.memory.table("rope", d.head_dim, &table);
+                let mut token = |name, heads: usize| setup.memory.activation(name, Count::Tokens, heads * d.head_dim);
+                let qkv = [token("q", d.heads), token("k", d.kv_heads), token("v", d.kv_heads)];
+                for t in qkv {
+                    setup.rows(t, batch.tokens.len(), |_, _| random.signed(scale));
+                }
+                let pages = setup.kv_pages(d, &batch);
+                // A rotation cancels: its error is relative to |a cos| + |b sin|.
+                let turned = |x: &[f32], heads: usize, to: &mut dyn FnMut(usize, usize, f64)| {
+                    for (i, head) in x[..batch.tokens.len() * heads * d.head_dim].chunks(d.head_dim).enumerate() {
+                        let (t, start) = (i / heads, i % heads * d.head_dim);
+                        let turns = &table[batch.tokens[t][1] as usize * d.head_dim..][..d.head_dim];
+                        for (p, turn) in turns.chunks(2).enumerate() {
+                            let [first, second] = pairs.dims(p, d.head_dim);
+                            let of = [head[first], head[second], turn[0], turn[1]];
+                            let [a, b, cos, sin] = of.map(|x| f64::from(x).abs());
+                            to(t, start + first, a * cos + b * sin);
+                            to(t, start + second, a * sin + b * cos);
+                        }
+                    }
+                };
+                let mut q = vec![0.0; setup.memory.desc(qkv[0]).rows * d.heads * d.head_dim];
+                turned(setup.values[&qkv[0]].f32(), d.heads, &mut |t, e, x| q[t * d.heads * d.head_dim + e] = x);
+                let mut k = vec![0.0; setup.memory.desc(pages[0]).rows * d.head_dim];
+                turned(setup.values[&qkv[1]].f32(), d.kv_heads, &mut |t, e, x| {
+                    let slot = batch.tokens[t][2] as usize;
+                    let row = (slot / PAGE * d.kv_heads + e / d.head_dim) * PAGE + slot % PAGE;
+                    k[row * d.head_dim + e % d.head_dim] = x;
+                });
+                setup.magnitudes.insert(qkv[0], q);
+                setup.magnitudes.insert(pages[0], k);
+                let name = format!("rope_store {d:?} {pairs:?} {kv:?} |x| ≤ {scale}");
+                setup.record(name, Mode::Prefill, vec![batch.step], |r| {
+                    r.rope_store(d, inputs, Rope { table: rope, pairs }, qkv, pages)
+                })
+            }
+            Case::Attention { mode, dims: d, kv, sequences, values } => {
+                let batch = Batch::new(sequences, order);
+                let mut setup = Draft::with(batch.capacity(kv));
+                let inputs = setup.attention_inputs(d, &batch);
+                let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
+                let o = setup.memory.activation("o", Count::Tokens, d.heads * d.head_dim);
+                let pages = setup.kv_pages(d, &batch);
+                let (q_scale, k_scale) = match values {
+                    Values::Unit => (2.0, 2.0),
+                    Values::Large | Values::LargePositive => (LARGE, 3.0 / LARGE),
+                    Values::Peaked => (LARGE, LARGE),
+                };
+                setup.rows(q, batch.tokens.len(), |_, _| random.signed(q_scale));
+                batch.fill(&mut setup, d, pages[0], |_| random.signed(k_scale));
+                batch.fill(&mut setup, d, pages[1], |_| random.value(values));
+                let name = format!("attention {mode:?} {d:?} {kv:?} {values:?} {sequences:?}");
+                let scale = 1.0 / (d.head_dim as f32).sqrt();
+                let mut setup =
+                    setup.record(name, mode, vec![batch.step], |r| r.attention(d, inputs, scale, q, pages, o));
+                if values == Values::Large {
+                    setup.weigh(pages[1], [inputs.parts, o]);
+                }
+                setup
+            }
+            Case::Bias { c, t } => {
+                let mut setup = Draft::new(rows(t), &F32, 1, c, 1);
+                let values: Vec<_> = (0..c).map(|_| random.signed(2.0)).collect();
+                let b = setup.memory.table("b", c, &values);
+                let y = setup.memory.activation("y", Count::Tokens, c);
+                setup.rows(y, t, |_, _| random.signed(4.0));
+                setup.record(format!("bias C = {c}, T = {t}"), Mode::Prefill, vec![tokens_step(t)], |r| r.bias(b, y))
+            }
+            Case::Swiglu { f, t, scale } => {
+                let mut setup = Draft::new(rows(t), &F32, 1, f, 1);
+                let [gate, up, y] = ["gate", "up", "y"].map(|name| setup.memory.activation(name, Count::Tokens, f));
+                for x in [gate, up] {
+                    setup.rows(x, t, |_, _| random.signed(scale));
+                }
+                let name = format!("swiglu F = {f}, T = {t}, |x| ≤ {scale}");
+                setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.swiglu(gate, up, y))
+            }
+            Case::LastTokens { c, t, r: wanted } => {
+                let mut setup = Draft::new(rows(t), &F32, 1, c, 1);
+                let x = setup.memory.activation("x", Count::Tokens, c);
+                let outputs = setup.memory.input("outputs", Count::Outputs, 1);
+                let y = setup.memory.activation("y", Count::Outputs, c);
+                setup.rows(x, t, |_, _| random.signed(1e5));
+                let mut order: Vec<_> = (0..t as u32).collect();
+                random.shuffle(&mut order);
+                order.truncate(wanted);
+                setup.input(outputs, order);
+                let step = Step { n_tokens: t as u32, n_outputs: wanted as u32, ..Step::default() };
+                let name = format!("last_tokens C = {c}, {wanted} of {t}");
+                setup.record(name, Mode::Prefill, vec![step], |r| r.last_tokens(outputs, x, y))
+            }
+            Case::Sample { v, r } => {
+                // Every other row has ties.
+                let logit = |row: usize, x: f32| if row.is_multiple_of(2) { (x * 2.0).round() / 2.0 } else { x };
+                let mut row = |row| (0..v).map(|_| logit(row, random.signed(6.0))).collect::<Vec<_>>();
+                let logits: Vec<_> = (0..r).map(&mut row).collect();
+                let samplings: Vec<_> = (0..r).map(|i| sampling(i, v, &mut random)).collect();
+                sample(&logits, &samplings)
+            }
+        }
+    }
+}
+
+/// Sampling of row `i`: greedy, then every mixture of temperature, top-k and top-p.
+fn sampling(i: usize, v: usize, random: &mut Random) -> Sampling {
+    let temperature = [0.0, 1.0, 0.7, 0.2, 1.9][i % 5];
+    let top_k = [0, 1, 40, 3, v as u32, v as u32 + 1, 7][i % 7];
+    let top_p = [1.0, 0.9, 0.5, 0.05][i % 4];
+    Sampling { temperature, top_k, top_p, seed: random.next() }
+}
+
+/// A token drawn from each row of logits.
+pub fn sample(rows: &[Vec<f32>], samplings: &[Sampling]) -> Setup {
+    let (r, v) = (rows.len(), rows[0].len());
+    let capacity = Capacity { outputs: r + 3, tokens: r + 5, ..CAPACITY };
+    let mut setup = Draft::with(capacity);
+    let logits = setup.memory.activation("logits", Count::Outputs, v);
+    let sampling = setup.memory.input("sampling", Count::Outputs, 4);
+    let ids = setup.memory.input("ids", Count::Outputs, 1);
+    setup.rows(logits, r, |row, i| rows[row][i]);
+    setup.input(sampling, samplings.iter().flat_map(|s| s.draw(3).to_words()).collect());
+    let name = format!("sample V = {v}, R = {r}");
+    setup.record(name, Mode::Prefill, vec![outputs_step(r)], |r| r.sample(logits, sampling, ids))
+}
+
+const PAGE: usize = Capacity::PAGE;
+
+const CAPACITY: Capacity =
+    Capacity { tokens: 1, outputs: 1, sequences: 1, context: PAGE, pages: 1, kv: Element::F32, binding: usize::MAX };
+
+/// Capacity beyond what is used, so that rows are left to stand as canaries; tokens and outputs differ.
+fn rows(t: usize) -> Capacity {
+    Capacity { tokens: t + 5, outputs: t + 3, ..CAPACITY }
+}
+
+/// The other count is less, so that a row is missing where it is taken for this one.
+fn tokens_step(t: usize) -> Step {
+    Step { n_tokens: t as u32, n_outputs: t as u32 - 1, n_sequences: 1, ..Step::default() }
+}
+
+fn outputs_step(r: usize) -> Step {
+    Step { n_tokens: r as u32 - 1, n_outputs: r as u32, n_sequences: 1, ..Step::default() }
+}
+
+/// Host values of `desc` that are all canaries.
+pub fn canaries(desc: &TensorDesc) -> Host {
+    match desc.element {
+        Element::F32 => Host::F32(vec![f32::from_bits(CANARY_F32); desc.rows * stride(desc.cols)]),
+        Element::F16 => Host::F16(vec![f16::from_bits(CANARY_F16); desc.rows * stride(desc.cols)]),
+        Element::U32 => Host::U32(vec![CANARY_U32; desc.rows * desc.cols]),
+        Element::Weight(_) => unreachable!("weight {} has no values", desc.name),
+    }
+}
+
+/// A setup before it is recorded.
+struct Draft {
+    memory: Memory,
+    values: HashMap<Tensor, Host>,
+    magnitudes: HashMap<Tensor, Vec<f64>>,
+}
+
+/// Weights as memory and as the checkpoint have them.
+struct Declared(Weight, WeightRows);
+
+impl Draft {
+    fn with(capacity: Capacity) -> Self {
+        Self { memory: Memory::new(capacity), values: HashMap::new(), magnitudes: HashMap::new() }
+    }
+
+    /// With a binding limit that splits weights of `n × k` in `parts`.
+    fn new(mut capacity: Capacity, format: &Format, n: usize, k: usize, parts: usize) -> Self {
+        if parts > 1 {
+            capacity.binding = (format.gpu_bytes)(n, k).div_ceil(n) * n.div_ceil(parts) + 4;
+        }
+        Self::with(capacity)
+    }
+
+    fn weight(&mut self, random: &mut Random, format: &'static Format, n: usize, k: usize, values: Values) -> Declared {
+        let scale = (k as f32).sqrt().recip();
+        let weights: Vec<f32> = (0..n * k)
+            .map(|_| if values == Values::LargePositive { random.unit() * scale } else { random.signed(scale) })
+            .collect();
+        let rows = WeightRows { format, rows: n, cols: k, bytes: Bytes::new(encode(format, &weights)) };
+        Declared(self.memory.weight("w", &rows), rows)
+    }
+
+    /// Values of the first `n` rows; padding and the other rows stay canaries.
+    fn rows(&mut self, t: Tensor, n: usize, mut value: impl FnMut(usize, usize) -> f32) {
+        let desc = self.memory.desc(t);
+        let cols = desc.cols;
+        let mut host = canaries(desc);
+        for (row, to) in host.f32_mut().chunks_mut(stride(cols)).take(n).enumerate() {
+            for (i, to) in to[..cols].iter_mut().enumerate() {
+                *to = value(row, i);
+            }
+        }
+        self.values.insert(t, host);
+    }
+
+    fn input(&mut self, t: Tensor, words: Vec<u32>) {
+        let mut host = canaries(self.memory.desc(t));
+        host.u32_mut()[..words.len()].copy_from_slice(&words);
+        self.values.insert(t, host);
+    }
+
+    fn attention_inputs(&mut self, d: AttentionDims, batch: &Batch) -> AttentionInputs {
+        let m = &mut self.memory;
+        let capacity = m.capacity;
+        let parts = capacity.sequences * capacity.of(Count::Pages) * d.heads;
+        let inputs = AttentionInputs {
+            tokens: m.input("tokens", Count::Tokens, 4),
+            sequences: m.input("sequences", Count::Sequences, 4),
+            tiles: m.input("tiles", Count::Tiles, 4),
+            pages: m.tensor("pages", Element::U32, batch.list.len() + 3, 2),
+            parts: m.tensor("parts", Element::F32, parts, d.head_dim + 4),
+        };
+        self.input(inputs.tokens, batch.tokens.as_flattened().to_vec());
+        self.input(inputs.sequences, batch.sequences.as_flattened().to_vec());
+        self.input(inputs.tiles, batch.tiles.as_flattened().to_vec());
+        self.input(inputs.pages, batch.list.as_flattened().to_vec());
+        inputs
+    }
+
+    fn kv_pages(&mut self, d: AttentionDims, batch: &Batch) -> [Tensor; 2] {
+        let capacity = self.memory.capacity;
+        ["k_pages", "v_pages"]
+            .map(|name| self.memory.tensor(name, capacity.kv, batch.pages * d.kv_heads * PAGE, d.head_dim))
+    }
+
+    fn record(self, name: String, mode: Mode, steps: Vec<Step>, record: impl FnOnce(&mut Recorder)) -> Setup {
+        let mut recorder = Recorder::new(&self.memory, mode);
+        record(&mut recorder);
+        let program = recorder.finish();
+        let Draft { memory, values, magnitudes } = self;
+        Setup { name, memory, program, steps, values, magnitudes }
+    }
+}
+
+impl Declared {
+    /// The first and last row of each part.
+    fn part_edges(&self, parts: usize) -> Vec<u32> {
+        let (n, fit) = (self.1.rows, self.1.rows.div_ceil(parts));
+        (0..n).step_by(fit).flat_map(|first| [first as u32, n.min(first + fit) as u32 - 1]).collect()
+    }
+
+    /// `sum_k |w[n, k]| |x[t, k]|`, and `|y[t, n]|` where it is added to, rows padded as y's.
+    fn magnitudes(&self, x: &[f32], t: usize, y: Option<&[f32]>) -> Vec<f64> {
+        let (n, k) = (self.1.rows, self.1.cols);
+        let mut sums = vec![0.0; t * stride(n)];
+        let mut weights = vec![0.0; k];
+        for row in 0..n {
+            self.1.decode_row(row, &mut weights);
+            for t in 0..t {
+                let at = t * stride(n) + row;
+                let products = weights.iter().zip(&x[t * stride(k)..]).map(|(w, x)| f64::from(w * x).abs());
+                sums[at] = products.sum::<f64>() + y.map_or(0.0, |y| f64::from(y[at]).abs());
+            }
+        }
+        sums
+    }
+}
+
+impl Setup {
+    /// The values that a tensor has before the first dispatch.
+    pub fn host(&self, t: Tensor) -> Host {
+        let desc = self.memory.desc(t);
+        match self.values.get(&t) {
+            Some(host) => host.clone(),
+            None if desc.is_table => desc.host().unwrap(),
+            None => canaries(desc),
+        }
+    }
+
+    /// The values of each of the program's tensors.
+    pub fn hosts(&self) -> HashMap<Tensor, Host> {
+        self.program.dispatches.iter().flat_map(|d| &d.tensors).map(|t| (*t, self.host(*t))).collect()
+    }
+
+    /// Sets the magnitudes of attention's `results`: what it answers for the magnitudes of the values v.
+    fn weigh(&mut self, v: Tensor, results: [Tensor; 2]) {
+        let mut hosts = self.hosts();
+        for x in hosts.get_mut(&v).expect("v is a tensor of the program").f32_mut() {
+            *x = x.abs();
+        }
+        for d in &self.program.dispatches {
+            let mut tensors: Vec<_> = d.tensors.iter().map(|t| hosts[t].clone()).collect();
+            (d.kernel.reference)(&d.spec, &self.steps[0], &mut tensors);
+            hosts.extend(d.tensors.iter().copied().zip(tensors));
+        }
+        for t in results.iter().filter(|t| hosts.contains_key(t)) {
+            // A canary says nothing of magnitude.
+            let sums = hosts[t].f32().iter().map(|x| if x.is_nan() { 0.0 } else { f64::from(x.abs()) }).collect();
+            self.magnitudes.insert(*t, sums);
+        }
+    }
+}
+
+/// Inputs of a ragged batch, and where its keys and values are.
+struct Batch {
+    tokens: Vec<[u32; 4]>,
+    sequences: Vec<[u32; 4]>,
+    tiles: Vec<[u32; 4]>,
+    list: Vec<[u32; 2]>,
+    step: Step,
+    /// Pages of each sequence, in order of position, and its positions.
+    tables: Vec<(Vec<u32>, usize)>,
+    pages: usize,
+    context: usize,
+}
+
+impl Batch {
+    fn new(sequences: &[Sequence], order: u64) -> Self {
+        let pages_of = |s: &Sequence| (s.0 + s.1).div_ceil(PAGE);
+        // Pages that no sequence has are spread among the others.
+        let pages = sequences.iter().map(pages_of).sum::<usize>() + 5;
+        let mut free: Vec<_> = (0..pages as u32).collect();
+        Random(order).shuffle(&mut free);
+        let context = sequences.iter().map(|s| (s.0 + s.1 + 3 * PAGE).next_multiple_of(PAGE)).max().unwrap_or(PAGE);
+        let mut batch = Batch {
+            tokens: vec![],
+            sequences: vec![],
+            tiles: vec![],
+            list: vec![],
+            step: Step::default(),
+            tables: vec![],
+            pages,
+            context,
+        };
+        for (b, s) in sequences.iter().enumerate() {
+            let Sequence(before, new, listed) = *s;
+            let table: Vec<_> = (0..pages_of(s)).map(|_| free.pop().expect("counted above")).collect();
+            let first = batch.tokens.len();
+            for p in before..before + new {
+                let slot = table[p / PAGE] * PAGE as u32 + (p % PAGE) as u32;
+                batch.tokens.push([1000 + b as u32, p as u32, slot, b as u32]);
+            }
+            let entry = |i: usize| [table[i], (i * PAGE) as u32];
+            let from = batch.list.len();
+            match listed {
+                All => batch.list.extend((0..table.len()).map(entry)),
+                From(i) => batch.list.extend((i..table.len()).map(entry)),
+                Reversed => batch.list.extend((0..table.len()).rev().map(entry)),
+                Unseen => batch.list.extend((0..2).map(|i| [free[i], (before + new + i * PAGE) as u32])),
+                Nothing => {}
+            }
+            batch.sequences.push([from, batch.list.len() - from, first, new].map(|n| n as u32));
+            for tile in (0..new).step_by(AttentionDims::TILE) {
+                batch.tiles.push([b as u32, (first + tile) as u32, (new - tile).min(AttentionDims::TILE) as u32, 0]);
+            }
+            batch.tables.push((table, before + new));
+        }
+        batch.step = Step {
+            n_tokens: batch.tokens.len() as u32,
+            n_outputs: 0,
+            n_sequences: batch.sequences.len() as u32,
+            n_tiles: batch.tiles.len() as u32,
+            max_pages: batch.sequences.iter().map(|s| s[1]).max().unwrap_or(0),
+            padding: [0; 3],
+        };
+        batch
+    }
+
+    fn capacity(&self, kv: Element) -> Capacity {
+        let (tokens, sequences) = (self.tokens.len() + 3, self.sequences.len() + 2);
+        Capacity { tokens, sequences, context: self.context, pages: self.pages, kv, ..CAPACITY }
+    }
+
+    /// Draws the keys or values at every position of the sequences, whatever the order of pages; the rest stays NaN.
+    fn fill(&self, setup: &mut Draft, d: AttentionDims, t: Tensor, mut value: impl FnMut(usize) -> f32) {
+        let mut host = canaries(setup.memory.desc(t));
+        for (table, len) in &self.tables {
+            for p in 0..*len {
+                for g in 0..d.kv_heads {
+                    let row = (table[p / PAGE] as usize * d.kv_heads + g) * PAGE + p % PAGE;
+                    for i in 0..d.head_dim {
+                        host.set_kv(row * d.head_dim + i, value(i));
+                    }
+                }
+            }
+        }
+        setup.values.insert(t, host);
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// From 0 to 1.
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 24) as f32
+    }
+
+    /// From -scale to scale.
+    pub fn signed(&mut self, scale: f32) -> f32 {
+        (self.unit() * 2.0 - 1.0) * scale
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+
+    fn value(&mut self, values: Values) -> f32 {
+        match values {
+            Values::Unit => self.signed(1.0),
+            Values::Large | Values::Peaked => self.signed(LARGE),
+            Values::LargePositive => self.unit() * LARGE,
+        }
+    }
+}

@@ -1,0 +1,25 @@
+use crate::harness::{catches, catches_any_fault, check};
+
+#[test]
+fn equals_its_reference() {
+    check("embed");
+}
+
+#[test]
+fn planted_faults_are_caught() {
+    catches(
+        "embed",
+        &[
+            ("tokens[t].x", "tokens[t].y"),
+            ("row - ROW0", "row"),
+            ("t * C4", "t * GROUPS"),
+            ("row < ROW0", "row <= ROW0"),
+            ("row >= ROW0 + N", "row >= ROW0 + N - 1u"),
+            ("t >= step.n_tokens", "t > step.n_tokens - 2u"),
+            ("unpack4xI8", "unpack4xU8"),
+            ("0x0f0f0f0fu", "0x0f0f0f07u"),
+            ("(block & 1u) == 1u", "(block & 1u) == 0u"),
+        ],
+    );
+    catches_any_fault("embed");
+}

@@ -1,0 +1,426 @@
+//! Runs recorded kernels on the GPU and through their references from the same values, and compares every tensor they write.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use farpast::gpu::{DeviceOptions, Gpu, Prepared};
+use farpast::kernel::{Kernel, Spec, Step};
+use farpast::memory::{Element, Host, Tensor, TensorDesc, stride};
+use farpast::program::{Dispatch, Program};
+use half::f16;
+
+use crate::cases::{self, CANARY_F32, Case, Setup, canaries};
+
+/// The bound on f32: error ≤ TOLERANCE · (1 + |b|), b the reference's element, or the sum of magnitudes where it cancels.
+pub const TOLERANCE: f64 = 1e-5;
+
+/// The device of all kernel tests: the one that `FARPAST_TEST_DRIVER` names, and with bounds checks. Every test fails
+/// where there is none.
+pub fn gpu() -> &'static Gpu {
+    static GPU: OnceLock<Gpu> = OnceLock::new();
+    GPU.get_or_init(|| {
+        let gpu = Gpu::new(&device()).expect("the tests need a device: install one with scripts/drivers.sh");
+        let caps = gpu.caps().to_string();
+        println!("device: {caps}");
+        let expected = match std::env::var("FARPAST_TEST_DRIVER").as_deref() {
+            Ok("lavapipe") => "llvmpipe",
+            Ok("swiftshader") => "SwiftShader",
+            Ok("system") | Err(_) => "",
+            Ok(other) => panic!("FARPAST_TEST_DRIVER is lavapipe, swiftshader or system, not {other}"),
+        };
+        assert!(caps.contains(expected), "expected a device of {expected}, found {caps}");
+        gpu
+    })
+}
+
+/// How tests open a device.
+pub fn device() -> DeviceOptions {
+    DeviceOptions { device: std::env::var("FARPAST_DEVICE").ok(), checked: true }
+}
+
+/// Runs every case of a kernel; fails on the first element out of bounds.
+pub fn check(kernel: &str) {
+    for case in cases::of(kernel) {
+        let began = Instant::now();
+        let setup = case.setup();
+        expect_equal(&setup);
+        println!("{:5} ms: {}", began.elapsed().as_millis(), setup.name);
+    }
+}
+
+/// Fails on the first element that is not what the reference says.
+pub fn expect_equal(setup: &Setup) {
+    match mismatch(setup, &|d| d.clone()) {
+        Ok(None) => {}
+        Ok(Some(what)) => panic!("{}: {what}", setup.name),
+        Err(e) => panic!("{}: {e}", setup.name),
+    }
+}
+
+/// Runs each dispatch on the GPU, as `replace` makes it, from what the references of those before it left, and says how
+/// its results first differ from its reference's.
+pub fn mismatch(setup: &Setup, replace: &dyn Fn(&Dispatch) -> Dispatch) -> farpast::Result<Option<String>> {
+    let gpu = gpu();
+    let buffers = gpu.allocate(&setup.memory, |_, _| ())?;
+    let programs: Vec<_> = setup.program.dispatches.iter().map(|d| Program { dispatches: vec![replace(d)] }).collect();
+    let mut prepared = gpu.prepare(&buffers, &programs.iter().collect::<Vec<_>>())?;
+    for step in &setup.steps {
+        let mut state = setup.hosts();
+        for (dispatch, prepared) in setup.program.dispatches.iter().zip(&mut prepared) {
+            for t in dispatch.tensors.iter().filter(|t| !matches!(state[t], Host::Weight(_))) {
+                gpu.write_host(&buffers, *t, &state[t])?;
+            }
+            gpu.run(&buffers, prepared, step)?;
+            let before: Vec<_> = dispatch.written().map(|t| state[&t].clone()).collect();
+            run_reference(dispatch, step, &mut state);
+            for (t, before) in dispatch.written().zip(&before) {
+                let (desc, sums) = (setup.memory.desc(t), setup.magnitudes.get(&t).map(Vec::as_slice));
+                let found = read(gpu, &buffers, t, desc)?;
+                if let Some(what) = compare(desc, before, &state[&t], &found, sums) {
+                    let name = dispatch.kernel.name;
+                    return Ok(Some(format!("{name}, {} tokens, {} outputs: {what}", step.n_tokens, step.n_outputs)));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Runs the whole program on the GPU and returns what `wanted` holds afterwards.
+pub fn run(setup: &Setup, wanted: &[Tensor]) -> Vec<Host> {
+    let gpu = gpu();
+    let buffers = gpu.allocate(&setup.memory, |_, _| ()).unwrap();
+    for (t, host) in setup.hosts() {
+        if !matches!(host, Host::Weight(_)) {
+            gpu.write_host(&buffers, t, &host).unwrap();
+        }
+    }
+    let mut prepared: Vec<Prepared> = gpu.prepare(&buffers, &[&setup.program]).unwrap();
+    for step in &setup.steps {
+        gpu.run(&buffers, &mut prepared[0], step).unwrap();
+    }
+    wanted.iter().map(|t| read(gpu, &buffers, *t, setup.memory.desc(*t)).unwrap()).collect()
+}
+
+/// The bits of what the last dispatch writes.
+pub fn result_bits(setup: &Setup) -> Vec<u32> {
+    let last = setup.program.dispatches.last().unwrap().written().last().unwrap();
+    match &run(setup, &[last])[0] {
+        Host::F32(v) => v.iter().map(|x| x.to_bits()).collect(),
+        other => other.u32().to_vec(),
+    }
+}
+
+fn run_reference(dispatch: &Dispatch, step: &Step, state: &mut HashMap<Tensor, Host>) {
+    let take = |t: &Tensor| state.insert(*t, Host::U32(vec![])).unwrap();
+    let mut tensors: Vec<_> = dispatch.tensors.iter().map(take).collect();
+    (dispatch.kernel.reference)(&dispatch.spec, step, &mut tensors);
+    state.extend(dispatch.tensors.iter().copied().zip(tensors));
+}
+
+fn read(gpu: &Gpu, buffers: &farpast::gpu::Buffers, t: Tensor, desc: &TensorDesc) -> farpast::Result<Host> {
+    let bytes = gpu.read(buffers, t, desc.bytes().next_multiple_of(4))?;
+    let words = bytemuck::pod_collect_to_vec::<u8, u32>(&bytes);
+    Ok(match desc.element {
+        Element::F32 => Host::F32(words.into_iter().map(f32::from_bits).collect()),
+        Element::F16 => Host::F16(bytemuck::pod_collect_to_vec(&bytes)),
+        Element::U32 => Host::U32(words),
+        Element::Weight(_) => unreachable!("no kernel writes weights"),
+    })
+}
+
+/// The first element of `found` that is not as `expected`: within the bound where the reference changed it, else of the
+/// very bits it had `before`. Only the padding of rows that the reference wrote may hold anything.
+fn compare(
+    desc: &TensorDesc,
+    before: &Host,
+    expected: &Host,
+    found: &Host,
+    magnitudes: Option<&[f64]>,
+) -> Option<String> {
+    let pitch = if desc.element == Element::U32 { desc.cols } else { stride(desc.cols) };
+    let wrong =
+        |i: usize, e: String, f: String| Some(format!("{}[{}, {}] is {f}, not {e}", desc.name, i / pitch, i % pitch));
+    let untouched = |bits: &dyn Fn(&Host, usize) -> u32, row: usize| {
+        (row * pitch..row * pitch + desc.cols).all(|i| bits(before, i) == bits(expected, i))
+    };
+    let bits = |host: &Host, i: usize| match host {
+        Host::F32(v) => v[i].to_bits(),
+        Host::F16(v) => v[i].to_bits().into(),
+        Host::U32(v) => v[i],
+        Host::Weight(_) => unreachable!("no kernel writes weights"),
+    };
+    for row in 0..desc.rows {
+        let untouched = untouched(&bits, row);
+        for i in row * pitch..(row + 1) * pitch {
+            if i % pitch >= desc.cols && !untouched {
+                continue;
+            }
+            let (b, e, f) = (bits(before, i), bits(expected, i), bits(found, i));
+            if b == e {
+                if f != b {
+                    return wrong(i, format!("{b:#010x} as before"), format!("{f:#010x} ({})", shown(found, i)));
+                }
+                continue;
+            }
+            let magnitude = magnitudes.and_then(|m| m.get(i)).copied().unwrap_or(0.0);
+            let close = match (expected, found) {
+                (Host::F32(e), Host::F32(f)) => close(f[i].into(), e[i].into(), TOLERANCE, 1.0, magnitude),
+                // Twice the error of rounding, which WGSL leaves to the device; half the smallest f16 more near 0.
+                (Host::F16(e), Host::F16(f)) => {
+                    let (f, e) = (f[i].to_f64(), e[i].to_f64());
+                    close(f, e, 1.0 / 1024.0, f16::MIN_POSITIVE.to_f64(), 0.0)
+                        || close(f, e, TOLERANCE, 1e-3, magnitude)
+                }
+                _ => e == f,
+            };
+            if !close {
+                return wrong(i, shown(expected, i), shown(found, i));
+            }
+        }
+    }
+    None
+}
+
+fn shown(host: &Host, i: usize) -> String {
+    match host {
+        Host::F32(v) => format!("{:e}", v[i]),
+        Host::F16(v) => format!("{:e}", v[i].to_f32()),
+        other => other.u32()[i].to_string(),
+    }
+}
+
+/// NaN is close to nothing, an infinity only to itself.
+fn close(found: f64, expected: f64, tolerance: f64, one: f64, magnitude: f64) -> bool {
+    if expected.is_infinite() || found.is_infinite() {
+        return found == expected;
+    }
+    (found - expected).abs() <= tolerance * (one + expected.abs().max(magnitude))
+}
+
+/// The dispatch with its assembled shader, constants and all, as `mutate` makes it; `None` where it makes nothing of it.
+pub fn mutated(dispatch: &Dispatch, mutate: &dyn Fn(&str) -> Option<String>) -> Option<Dispatch> {
+    let text = mutate(&assembled(dispatch))?;
+    let kernel = Kernel { source: Box::leak(text.into_boxed_str()), ..*dispatch.kernel };
+    Some(Dispatch { kernel: Box::leak(Box::new(kernel)), spec: Spec::default(), ..dispatch.clone() })
+}
+
+/// The shader of a dispatch without what the joiner adds to every kernel, so that it can be joined again.
+pub fn assembled(dispatch: &Dispatch) -> String {
+    let empty = Kernel { source: "", ..*dispatch.kernel };
+    let added = empty.wgsl(&Spec::default());
+    let text = dispatch.kernel.wgsl(&dispatch.spec);
+    text.strip_prefix(&added).expect("a shader begins with what is common to all").into()
+}
+
+/// Fails unless each fault, a text in the assembled shader and what it is made, is seen by some case of the kernel.
+pub fn catches(kernel: &str, faults: &[(&str, &str)]) {
+    assert!(faults.len() >= 3, "{kernel}: at least three faults");
+    let setups: Vec<_> = small(kernel).into_iter().map(Case::setup).collect();
+    for (from, to) in faults {
+        let mutate = |text: &str| text.contains(from).then(|| text.replace(from, to));
+        let caught = caught(kernel, &setups, &mutate);
+        assert!(caught != Some(false), "{kernel}: `{from}` made `{to}` and no case saw it");
+        assert!(caught.is_some(), "{kernel}: `{from}` made `{to}` changes no shader, or nothing that compiles");
+    }
+}
+
+/// Fails unless every constant of the kernel's specs matters, and most changes of its operators do.
+pub fn catches_any_fault(kernel: &str) {
+    let setups: Vec<_> = small(kernel).into_iter().map(Case::setup).collect();
+    let dispatch = |s: &Setup| s.program.dispatches.iter().find(|d| d.kernel.name == kernel).cloned();
+    let first = setups.iter().find_map(dispatch).unwrap();
+    for (name, value) in first.spec.constants() {
+        let line = |text: &str| text.lines().find(|l| l.starts_with(&format!("const {name}: "))).map(String::from);
+        let mutate = |text: &str| {
+            let line = line(text)?;
+            let value = line.split(" = ").nth(1)?.trim_end_matches([';', 'u', 'f']);
+            let other = match line.contains(": f32") {
+                true => format!("{}f", value.parse::<f32>().ok()? * 1.5 + 1e-3),
+                // Nothing to see where a case has the value that the mutation gives.
+                false => format!("{}u", value.parse::<u32>().ok()?.checked_sub(1).unwrap_or(1)),
+            };
+            let declared = line.split(" = ").next()?;
+            Some(text.replace(&line, &format!("{declared} = {other};")))
+        };
+        if !TILING.contains(name) {
+            let caught = caught(kernel, &setups, &mutate);
+            assert_ne!(caught, Some(false), "{kernel}: no case sees another {name} than {value:?}");
+        }
+    }
+    let (mut seen, mut survived) = (0, Vec::new());
+    let mutations = mutations(&assembled(&first));
+    for (line, from, to) in mutations.iter().step_by(mutations.len().div_ceil(MUTATIONS).max(1)) {
+        let mutate = |text: &str| text.contains(line).then(|| text.replacen(line, &line.replacen(from, to, 1), 1));
+        match caught(kernel, &setups, &mutate) {
+            Some(true) => seen += 1,
+            Some(false) => survived.push(format!("`{from}` → `{to}` in {}", line.trim())),
+            None => {}
+        }
+    }
+    println!("{kernel}: {seen} mutations caught; survived: {survived:#?}");
+    assert!(
+        seen >= 3.min(mutations.len()) && seen >= 2 * survived.len(),
+        "{kernel}: {seen} caught, these survived: {survived:#?}"
+    );
+}
+
+/// Constants that only divide the work: a case may have slack.
+const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS"];
+
+/// Operator changes tried for each kernel.
+const MUTATIONS: usize = 12;
+
+/// Each operator of the code, one change at a time: (line, from, to). Loops stay, and what they end with, so that they end.
+fn mutations(text: &str) -> Vec<(String, &'static str, &'static str)> {
+    const RULES: &[(&str, &str)] = &[
+        (" <= ", " < "),
+        (" < ", " <= "),
+        (" + ", " * "),
+        (" - ", " + "),
+        (" * ", " + "),
+        (" / ", " * "),
+        ("max(", "min("),
+        ("min(", "max("),
+        ("exp(", "exp2("),
+    ];
+    const BUILT_IN: &[&str] = &["min", "max", "select", "vec4", "x", "y", "z", "w", "let", "var"];
+    // Variables, that is: constants are in capitals and numbers begin with digits.
+    let words = |l: &str| -> Vec<String> {
+        l.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|w| w.starts_with(|c: char| c.is_lowercase()) && !BUILT_IN.contains(w))
+            .map(String::from)
+            .collect()
+    };
+    // `let name = `, `var name = `, `name = ` and `name[…] = `.
+    let assigned = |l: &str| {
+        let target = l.split_once(" = ")?.0;
+        words(target.split(['[', ':']).next()?).last().cloned()
+    };
+    let bare: Vec<&str> = text.lines().map(|l| l.split("//").next().unwrap_or_default().trim()).collect();
+    let loops = bare.iter().filter(|l| l.starts_with("for "));
+    let mut bounds: HashSet<String> = loops.filter_map(|l| l.split(';').nth(1)).flat_map(words).collect();
+    let ends = |l: &str, bounds: &HashSet<String>| assigned(l).is_some_and(|name| bounds.contains(&name));
+    while let Some(line) =
+        bare.iter().find(|l| ends(l, &bounds) && !l.starts_with("for ") && !words(l).iter().all(|w| bounds.contains(w)))
+    {
+        bounds.extend(words(line));
+    }
+    let code = |l: &&str| {
+        let l = l.trim_start();
+        l.starts_with(|c: char| c.is_alphabetic())
+            && !ends(l, &bounds)
+            && !["for ", "while ", "fn ", "const ", "var<", "struct ", "alias ", "@"].iter().any(|p| l.starts_with(p))
+    };
+    let lines: Vec<_> = text.lines().filter(code).filter(|l| text.matches(l).count() == 1).collect();
+    let rules = |l: &&str| {
+        let code = l.split("//").next().unwrap_or_default().to_string();
+        RULES.iter().filter(move |(from, _)| code.contains(from)).map({
+            let l = l.to_string();
+            move |(from, to)| (l.clone(), *from, *to)
+        })
+    };
+    lines.iter().flat_map(rules).collect()
+}
+
+/// Whether a case sees the mutation; `None` when no shader has what it changes, or none compiles.
+fn caught(kernel: &str, setups: &[Setup], mutate: &dyn Fn(&str) -> Option<String>) -> Option<bool> {
+    let mut ran = None;
+    for setup in setups {
+        let replace = |d: &Dispatch| (d.kernel.name == kernel).then(|| mutated(d, mutate)).flatten();
+        if !setup.program.dispatches.iter().any(|d| replace(d).is_some_and(|d| compiles(&d))) {
+            continue;
+        }
+        let replaced = |d: &Dispatch| replace(d).filter(compiles).unwrap_or_else(|| d.clone());
+        if mismatch(setup, &replaced).expect("a shader that validates runs").is_some() {
+            return Some(true);
+        }
+        ran = Some(false);
+    }
+    ran
+}
+
+fn compiles(dispatch: &Dispatch) -> bool {
+    crate::shaders::validate(&dispatch.kernel.wgsl(&dispatch.spec)).is_ok()
+}
+
+/// The cases that faults are looked for with: those whose sizes are small.
+fn small(kernel: &str) -> Vec<Case> {
+    let small = |case: &Case| match *case {
+        Case::Embed { v, .. } => v < 2000,
+        Case::Rmsnorm { c, .. } => c < 600,
+        Case::Linear { n, k, t, .. } => n < 100 && (100..200).contains(&k) && t.len() == 3,
+        Case::RopeStore { dims, .. } => dims.head_dim < 90,
+        Case::Attention { dims, .. } => dims.head_dim < 60,
+        Case::Sample { v, .. } => v < 2000,
+        Case::Bias { .. } | Case::Swiglu { .. } | Case::LastTokens { .. } => true,
+    };
+    cases::of(kernel).into_iter().filter(small).collect()
+}
+
+fn swiglu() -> Setup {
+    Case::Swiglu { f: 6, t: 2, scale: 1.0 }.setup()
+}
+
+/// What `compare` says of swiglu's result after `plant` has changed it.
+fn planted(plant: impl FnOnce(&mut [f32])) -> Option<String> {
+    let setup = swiglu();
+    let dispatch = &setup.program.dispatches[0];
+    let y = dispatch.written().next().unwrap();
+    let mut state = setup.hosts();
+    run_reference(dispatch, &setup.steps[0], &mut state);
+    let mut found = state[&y].clone();
+    plant(found.f32_mut());
+    compare(setup.memory.desc(y), &canaries(setup.memory.desc(y)), &state[&y], &found, None)
+}
+
+#[test]
+fn comparison_accepts_the_reference_and_anything_in_padding() {
+    assert_eq!(planted(|_| ()), None);
+    assert_eq!(planted(|y| y[6] = 17.0), None);
+}
+
+#[test]
+fn comparison_rejects_a_wrong_value() {
+    assert_eq!(planted(|y| y[9] += 0.9e-5), None);
+    assert!(planted(|y| y[9] += 3e-5).unwrap().starts_with("y[1, 1]"));
+    assert!(planted(|y| y[0] = 0.0).unwrap().starts_with("y[0, 0]"));
+}
+
+#[test]
+fn comparison_rejects_nan_and_infinity() {
+    for x in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(CANARY_F32)] {
+        assert!(planted(|y| y[10] = x).unwrap().starts_with("y[1, 2]"), "{x}");
+    }
+}
+
+#[test]
+fn comparison_rejects_a_touched_canary() {
+    for x in [0.0, f32::NAN, f32::from_bits(CANARY_F32 + 1)] {
+        assert!(planted(|y| y[16] = x).unwrap().starts_with("y[2, 0]"));
+        // The padding of a row that is not in use.
+        assert!(planted(|y| y[23] = x).unwrap().starts_with("y[2, 7]"));
+        assert!(planted(|y| *y.last_mut().unwrap() = x).is_some());
+    }
+}
+
+#[test]
+fn infinities_and_nan_of_the_reference_are_close_to_no_number() {
+    let (infinity, nan) = (f64::INFINITY, f64::NAN);
+    assert!(close(infinity, infinity, TOLERANCE, 1.0, 0.0) && !close(infinity, -infinity, TOLERANCE, 1.0, 0.0));
+    assert!(!close(1e30, infinity, TOLERANCE, 1.0, 0.0) && !close(infinity, 1e30, TOLERANCE, 1.0, infinity));
+    assert!(!close(0.0, nan, TOLERANCE, 1.0, 0.0) && !close(nan, nan, TOLERANCE, 1.0, 0.0));
+}
+
+#[test]
+fn wrong_values_of_the_device_are_rejected() {
+    let plant = |value: &'static str| {
+        mismatch(&swiglu(), &|d| {
+            mutated(d, &|text| Some(text.replace("y[i] = ", &format!("y[i] = {value} + ")))).unwrap()
+        })
+    };
+    assert_eq!(plant("0.0").unwrap(), None);
+    assert!(plant("0.001").unwrap().is_some());
+    assert!(plant("bitcast<f32>(step.n_tokens | 0x7fc00000u)").unwrap().is_some());
+}

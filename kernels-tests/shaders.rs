@@ -1,0 +1,121 @@
+//! Every assembled shader, without a device: valid in the plain tier, and just as its kernel's table says.
+
+use std::collections::HashSet;
+
+use farpast::kernel::{Access, Kernel, Step};
+use farpast::program::{Dispatch, Program};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module, StorageAccess, TypeInner};
+
+use crate::toy;
+
+/// Validates a shader as the plain tier: no capability beyond those every WebGPU device has.
+pub fn validate(text: &str) -> Result<(Module, ModuleInfo), String> {
+    let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
+    // unpack2x16float, which is WGSL without extensions: naga counts it for the sake of old GLES.
+    let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let info = Validator::new(ValidationFlags::all(), plain).validate(&module);
+    let info = info.map_err(|e| e.emit_to_string(text))?;
+    Ok((module, info))
+}
+
+/// One dispatch for each different shader of the cases and models.
+fn dispatches() -> Vec<Dispatch> {
+    let mut seen = HashSet::new();
+    let programs: Vec<Program> = toy::programs();
+    let all = programs.into_iter().flat_map(|p| p.dispatches);
+    all.filter(|d| seen.insert((d.kernel.name, d.spec.clone()))).collect()
+}
+
+fn each(check: impl Fn(&Kernel, &str, &Module)) {
+    let dispatches = dispatches();
+    for kernel in farpast::kernels::ALL {
+        assert!(dispatches.iter().any(|d| d.kernel.name == kernel.name), "no case of {}", kernel.name);
+    }
+    for d in &dispatches {
+        let text = d.kernel.wgsl(&d.spec);
+        let (module, _) = validate(&text).unwrap_or_else(|e| panic!("{} {:?}: {e}", d.kernel.name, d.spec));
+        check(d.kernel, &text, &module);
+    }
+}
+
+#[test]
+fn every_shader_is_valid_in_the_plain_tier() {
+    each(|kernel, text, _| {
+        for word in ["enable", "subgroup", "f16"] {
+            let code = text.lines().map(|l| l.split("//").next().unwrap_or_default());
+            let used = code.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_'));
+            assert!(!used.into_iter().any(|w| w == word || w.starts_with("subgroup")), "{}: {word}", kernel.name);
+        }
+    });
+}
+
+#[test]
+fn bindings_are_those_of_the_table() {
+    each(|kernel, _, module| {
+        let mut found: Vec<_> =
+            module.global_variables.iter().filter_map(|(_, v)| v.binding.map(|b| (b.group, b.binding, v))).collect();
+        found.sort_by_key(|(group, binding, _)| (*group, *binding));
+        let access = |space| match space {
+            AddressSpace::Uniform => Access::Step,
+            AddressSpace::Storage { access } if access == StorageAccess::LOAD => Access::Read,
+            AddressSpace::Storage { access } if access == StorageAccess::LOAD | StorageAccess::STORE => {
+                Access::ReadWrite
+            }
+            other => panic!("{}: bound in {other:?}", kernel.name),
+        };
+        let names: Vec<_> = found.iter().map(|(_, _, v)| (v.name.as_deref().unwrap(), access(v.space))).collect();
+        assert_eq!(names, kernel.bindings, "{}", kernel.name);
+        assert!((0..).zip(&found).all(|(i, (group, binding, _))| (*group, *binding) == (0, i)), "{}", kernel.name);
+    });
+}
+
+#[test]
+fn step_has_the_layout_of_the_host() {
+    let offsets = [
+        ("n_tokens", std::mem::offset_of!(Step, n_tokens)),
+        ("n_outputs", std::mem::offset_of!(Step, n_outputs)),
+        ("n_sequences", std::mem::offset_of!(Step, n_sequences)),
+        ("n_tiles", std::mem::offset_of!(Step, n_tiles)),
+        ("max_pages", std::mem::offset_of!(Step, max_pages)),
+    ];
+    each(|kernel, _, module| {
+        let (_, step) = module.types.iter().find(|(_, t)| t.name.as_deref() == Some("Step")).unwrap();
+        let TypeInner::Struct { members, span } = &step.inner else { panic!("{}: Step is no struct", kernel.name) };
+        let found: Vec<_> = members.iter().map(|m| (m.name.as_deref().unwrap(), m.offset as usize)).collect();
+        assert_eq!(found[..offsets.len()], offsets, "{}", kernel.name);
+        assert!(found[offsets.len()..].iter().all(|(name, _)| name.starts_with("padding")), "{}", kernel.name);
+        assert_eq!(*span as usize, size_of::<Step>(), "{}", kernel.name);
+    });
+}
+
+#[test]
+fn every_shader_keeps_to_the_limits_of_webgpu() {
+    each(|kernel, _, module| {
+        let storage = kernel.bindings.iter().filter(|(_, a)| *a != Access::Step).count();
+        assert!(storage <= 8, "{}: {storage} storage bindings", kernel.name);
+        let mut layouter = naga::proc::Layouter::default();
+        layouter.update(module.to_ctx()).unwrap();
+        let shared = module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::WorkGroup);
+        let bytes: u32 = shared.map(|(_, v)| layouter[v.ty].size.next_multiple_of(16)).sum();
+        assert!(bytes <= 16 << 10, "{}: {bytes} bytes of workgroup memory", kernel.name);
+        let [entry] = module.entry_points.as_slice() else { panic!("{}: one entry point", kernel.name) };
+        assert_eq!(entry.name, "main", "{}", kernel.name);
+        assert!(entry.workgroup_size.iter().product::<u32>() <= 256, "{}", kernel.name);
+        assert!(entry.workgroup_size[2] <= 64, "{}", kernel.name);
+    });
+}
+
+#[test]
+fn validation_rejects_what_is_beyond_the_plain_tier() {
+    let shader = |body: &str| {
+        validate(&format!(
+            "@group(0) @binding(0) var<storage, read_write> y: array<f32>;\n\
+             @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) i: u32) {{ {body} }}"
+        ))
+    };
+    assert!(shader("y[i] = 1.0;").is_ok());
+    for wrong in ["y[i] = subgroupAdd(y[i]);", "y[i] = f32(f16(y[i]));", "y[i] = f32(f64(y[i]));", "y[i] = z;"] {
+        assert!(shader(wrong).is_err(), "{wrong}");
+    }
+}

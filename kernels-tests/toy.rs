@@ -1,0 +1,119 @@
+//! A toy Llama written as a GGUF file in memory, and every program that the tests, the cases and models record.
+
+use std::collections::HashSet;
+
+use farpast::format::{F16, F32, Format, Q4_1, Q8_0};
+use farpast::memory::{Bytes, Capacity, Element, Memory};
+use farpast::models::{self, Config, Io};
+use farpast::program::{Mode, Program, Recorder};
+use farpast::weights::Weights;
+
+use crate::cases::{self, Random};
+use crate::gguf_writer::GgufWriter;
+
+/// No two dims are equal, but q's and the residual's in a model whose heads have hidden / heads elements.
+pub struct Toy {
+    pub format: &'static Format,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub hidden: usize,
+    pub ffn: usize,
+    pub vocab: usize,
+    pub tied: bool,
+}
+
+/// The toy in each format: dims are multiples of 32 where blocks are, and odd where they are not.
+pub const ALL: &[Toy] = &[
+    Toy { format: &F32, layers: 3, heads: 6, kv_heads: 2, head_dim: 12, hidden: 35, ffn: 93, vocab: 211, tied: false },
+    Toy { format: &F16, layers: 2, heads: 6, kv_heads: 2, head_dim: 20, hidden: 47, ffn: 61, vocab: 305, tied: true },
+    Toy { format: &Q8_0, layers: 2, heads: 8, kv_heads: 2, head_dim: 8, hidden: 96, ffn: 160, vocab: 257, tied: true },
+    Toy { format: &Q4_1, layers: 3, heads: 8, kv_heads: 1, head_dim: 4, hidden: 64, ffn: 128, vocab: 131, tied: false },
+];
+
+/// Positions the toy was trained for.
+pub const CONTEXT: usize = 96;
+
+impl Toy {
+    pub fn weights(&self) -> Weights {
+        let Toy { format, hidden: c, ffn: f, vocab: v, .. } = *self;
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut random = Random(3);
+        let mut draw = |n: usize, scale: f32| (0..n).map(|_| random.signed(scale)).collect::<Vec<_>>();
+        let mut file = GgufWriter::new()
+            .string("general.architecture", "llama")
+            .u32("llama.block_count", self.layers as u32)
+            .u32("llama.embedding_length", c as u32)
+            .u32("llama.feed_forward_length", f as u32)
+            .u32("llama.context_length", CONTEXT as u32)
+            .u32("llama.attention.head_count", self.heads as u32)
+            .u32("llama.attention.head_count_kv", self.kv_heads as u32)
+            .u32("llama.attention.key_length", self.head_dim as u32)
+            .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+            .f32("llama.rope.freq_base", 5000.0);
+        let mut matrix = |file: GgufWriter, name: &str, rows: usize, cols: usize| {
+            file.weights(name, format, rows, cols, &draw(rows * cols, 2.0 / (cols as f32).sqrt()))
+        };
+        file = matrix(file, "token_embd.weight", v, c);
+        if !self.tied {
+            file = matrix(file, "output.weight", v, c);
+        }
+        for l in 0..self.layers {
+            let shapes = [
+                ("attn_q", q, c),
+                ("attn_k", kv, c),
+                ("attn_v", kv, c),
+                ("attn_output", c, q),
+                ("ffn_gate", f, c),
+                ("ffn_up", f, c),
+                ("ffn_down", c, f),
+            ];
+            for (name, rows, cols) in shapes {
+                file = matrix(file, &format!("blk.{l}.{name}.weight"), rows, cols);
+            }
+        }
+        let norm = |file: GgufWriter, name: &str| {
+            let values: Vec<_> = (0..c).map(|i| 0.5 + (i % 7) as f32 / 7.0).collect();
+            file.vector(name, &values)
+        };
+        for l in 0..self.layers {
+            file = norm(file, &format!("blk.{l}.attn_norm.weight"));
+            file = norm(file, &format!("blk.{l}.ffn_norm.weight"));
+        }
+        let bytes = norm(file, "output_norm.weight").write();
+        Weights::from_bytes("toy.gguf", Bytes::new(bytes)).expect("the toy is a valid file")
+    }
+}
+
+/// What an engine records for a checkpoint.
+fn model_programs(weights: &Weights, kv: Element, context: usize) -> Vec<Program> {
+    let config = Config::read(weights).expect("a supported model");
+    let binding = 64 << 20;
+    let capacity = Capacity { tokens: 64, outputs: 16, sequences: 4, context, pages: 64, kv, binding };
+    let mut memory = Memory::new(capacity);
+    let io = Io::declare(&config, &mut memory);
+    let model = models::declare(&config, weights, &mut memory).expect("a complete model");
+    let record = |mode| {
+        let mut r = Recorder::new(&memory, mode);
+        model.record(&io, &mut r);
+        r.sample(io.logits, io.sampling, io.ids);
+        r.finish()
+    };
+    [Mode::Prefill, Mode::Decode].map(record).into()
+}
+
+/// Every program there is: the cases', the toys' and, where `FARPAST_TEST_MODEL` names a file, the real model's.
+pub fn programs() -> Vec<Program> {
+    let mut seen = HashSet::new();
+    let cases = cases::all().into_iter().map(|case| case.setup().program);
+    let kvs = [Element::F16, Element::F32];
+    let toys = ALL.iter().flat_map(|toy| kvs.map(|kv| model_programs(&toy.weights(), kv, CONTEXT))).flatten();
+    let real = std::env::var("FARPAST_TEST_MODEL").ok().map(|path| Weights::open(path).expect("the test model opens"));
+    let real = real.iter().flat_map(|w| kvs.map(|kv| model_programs(w, kv, 2048))).flatten();
+    let mut programs: Vec<_> = cases.chain(toys).chain(real).collect();
+    for p in &mut programs {
+        p.dispatches.retain(|d| seen.insert((d.kernel.name, d.spec.clone())));
+    }
+    programs
+}

@@ -1,0 +1,58 @@
+//! What tests reach into an engine for.
+
+use super::{Device, Engine};
+use crate::error::Result;
+use crate::kv::{PAGE, PagePool};
+use crate::memory::stride;
+
+#[doc(hidden)]
+impl Engine {
+    /// Hands out pages from the end of `free`, which names each once. Sessions made before keep the old pool: there must
+    /// be none.
+    pub fn order_pages(&mut self, free: Vec<u32>) {
+        assert_eq!(free.len(), self.memory.capacity.pages, "pages of the pool");
+        self.pool = PagePool::in_order(free);
+    }
+
+    /// Fills every page that no session holds: values with NaN, keys with large numbers, so that reading one shows. (A key
+    /// of NaN may not: exp of NaN is 0 on some drivers.)
+    pub fn poison_free_pages(&mut self) -> Result<()> {
+        let rows = self.config.attention.kv_heads * PAGE;
+        for t in self.memory.handles().filter(|t| self.memory.desc(*t).name.ends_with("_pages")) {
+            let desc = self.memory.desc(t);
+            let page = desc.bytes() / desc.rows * rows;
+            // 61280 in f16, 1.3e36 in f32; NaN in both.
+            let (byte, number) = if desc.name.ends_with("k_pages") { (0x7b, 6e4) } else { (0xff, f32::NAN) };
+            match &mut self.device {
+                Device::Gpu(on) => {
+                    let mut bytes = on.gpu.read(&on.buffers, t, desc.bytes())?;
+                    for free in self.pool.free() {
+                        bytes[free as usize * page..][..page].fill(byte);
+                    }
+                    on.gpu.write(&on.buffers, t, &bytes)?;
+                }
+                Device::Cpu { host } => {
+                    let elements = rows * stride(desc.cols);
+                    for free in self.pool.free() {
+                        (0..elements).for_each(|i| host[t.0].set_kv(free as usize * elements + i, number));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first `rows` rows of logits of the last step: one for each session that got a token, in their order.
+    pub fn last_logits(&self, rows: usize) -> Result<Vec<Vec<f32>>> {
+        let v = self.config.vocab;
+        let logits = self.read(self.io.logits, 0, rows * stride(v))?;
+        Ok(logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()).collect())
+    }
+
+    /// Loses the device, as a driver reset does.
+    pub fn lose_device(&self) {
+        if let Device::Gpu(on) = &self.device {
+            on.gpu.lose();
+        }
+    }
+}
