@@ -9,7 +9,7 @@ use farpast::memory::Bytes;
 use farpast::weights::{Metadata, Value, Weights};
 
 use crate::allocation::peak;
-use crate::formats::Random;
+use crate::cases::Random;
 use crate::gguf_writer::{GgufWriter, RawTensor, array, string};
 
 #[test]

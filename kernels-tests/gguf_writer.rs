@@ -3,7 +3,7 @@
 use farpast::format::Format;
 use half::{bf16, f16};
 
-use crate::formats::Random;
+use crate::cases::Random;
 
 /// A GGUF file to be written.
 #[derive(Clone)]
