@@ -1,4 +1,4 @@
-//! A toy Llama written as a GGUF file in memory, and every program that the tests, the cases and models record.
+//! A toy of each architecture written as a GGUF file in memory, and every program that the tests, the cases and models record.
 
 use std::collections::HashSet;
 
@@ -13,6 +13,7 @@ use crate::gguf_writer::GgufWriter;
 
 /// No two dims are equal, but q's and the residual's in a model whose heads have hidden / heads elements.
 pub struct Toy {
+    pub architecture: &'static str,
     pub format: &'static Format,
     pub layers: usize,
     pub heads: usize,
@@ -26,11 +27,24 @@ pub struct Toy {
 
 /// The toy in each format: dims are multiples of 32 where blocks are, and odd where they are not.
 pub const ALL: &[Toy] = &[
-    Toy { format: &F32, layers: 3, heads: 6, kv_heads: 2, head_dim: 12, hidden: 35, ffn: 93, vocab: 211, tied: false },
-    Toy { format: &F16, layers: 2, heads: 6, kv_heads: 2, head_dim: 20, hidden: 47, ffn: 61, vocab: 305, tied: true },
-    Toy { format: &Q8_0, layers: 2, heads: 8, kv_heads: 2, head_dim: 8, hidden: 96, ffn: 160, vocab: 257, tied: true },
-    Toy { format: &Q4_1, layers: 3, heads: 8, kv_heads: 1, head_dim: 4, hidden: 64, ffn: 128, vocab: 131, tied: false },
+    Toy { architecture: "llama", format: &F32, head_dim: 16, hidden: 35, ffn: 93, vocab: 211, tied: false, ..TOY },
+    Toy { architecture: "qwen2", format: &F16, head_dim: 24, hidden: 47, ffn: 61, vocab: 305, layers: 2, ..TOY },
+    Toy { architecture: "qwen3", format: &Q8_0, heads: 8, head_dim: 16, layers: 2, ..TOY },
+    Toy { architecture: "llama", format: &Q4_1, heads: 8, kv_heads: 1, hidden: 64, vocab: 131, tied: false, ..TOY },
 ];
+
+const TOY: Toy = Toy {
+    architecture: "llama",
+    format: &F32,
+    layers: 3,
+    heads: 6,
+    kv_heads: 2,
+    head_dim: 8,
+    hidden: 96,
+    ffn: 160,
+    vocab: 257,
+    tied: true,
+};
 
 /// Positions the toy was trained for.
 pub const CONTEXT: usize = 96;
@@ -41,17 +55,18 @@ impl Toy {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut random = Random(3);
         let mut draw = |n: usize, scale: f32| (0..n).map(|_| random.signed(scale)).collect::<Vec<_>>();
+        let key = |name: &str| format!("{}.{name}", self.architecture);
         let mut file = GgufWriter::new()
-            .string("general.architecture", "llama")
-            .u32("llama.block_count", self.layers as u32)
-            .u32("llama.embedding_length", c as u32)
-            .u32("llama.feed_forward_length", f as u32)
-            .u32("llama.context_length", CONTEXT as u32)
-            .u32("llama.attention.head_count", self.heads as u32)
-            .u32("llama.attention.head_count_kv", self.kv_heads as u32)
-            .u32("llama.attention.key_length", self.head_dim as u32)
-            .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-            .f32("llama.rope.freq_base", 5000.0);
+            .string("general.architecture", self.architecture)
+            .u32(&key("block_count"), self.layers as u32)
+            .u32(&key("embedding_length"), c as u32)
+            .u32(&key("feed_forward_length"), f as u32)
+            .u32(&key("context_length"), CONTEXT as u32)
+            .u32(&key("attention.head_count"), self.heads as u32)
+            .u32(&key("attention.head_count_kv"), self.kv_heads as u32)
+            .u32(&key("attention.key_length"), self.head_dim as u32)
+            .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
+            .f32(&key("rope.freq_base"), 5000.0);
         let mut matrix = |file: GgufWriter, name: &str, rows: usize, cols: usize| {
             file.weights(name, format, rows, cols, &draw(rows * cols, 2.0 / (cols as f32).sqrt()))
         };
@@ -73,15 +88,24 @@ impl Toy {
                 file = matrix(file, &format!("blk.{l}.{name}.weight"), rows, cols);
             }
         }
-        let norm = |file: GgufWriter, name: &str| {
-            let values: Vec<_> = (0..c).map(|i| 0.5 + (i % 7) as f32 / 7.0).collect();
+        let vector = |file: GgufWriter, name: &str, len: usize| {
+            let values: Vec<_> = (0..len).map(|i| 0.5 + (i % 7) as f32 / 7.0).collect();
             file.vector(name, &values)
         };
         for l in 0..self.layers {
-            file = norm(file, &format!("blk.{l}.attn_norm.weight"));
-            file = norm(file, &format!("blk.{l}.ffn_norm.weight"));
+            let mut vectors = vec![("attn_norm.weight", c), ("ffn_norm.weight", c)];
+            match self.architecture {
+                "qwen2" => vectors.extend([("attn_q.bias", q), ("attn_k.bias", kv), ("attn_v.bias", kv)]),
+                "qwen3" => {
+                    vectors.extend(["attn_q_norm.weight", "attn_k_norm.weight"].map(|name| (name, self.head_dim)))
+                }
+                _ => {}
+            }
+            for (name, len) in vectors {
+                file = vector(file, &format!("blk.{l}.{name}"), len);
+            }
         }
-        let bytes = norm(file, "output_norm.weight").write();
+        let bytes = vector(file, "output_norm.weight", c).write();
         Weights::from_bytes("toy.gguf", Bytes::new(bytes)).expect("the toy is a valid file")
     }
 }
