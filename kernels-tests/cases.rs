@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use farpast::format::{F16, F32, Format, Q4_1, Q8_0};
+use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
 use farpast::kernels::{AttentionDims, AttentionInputs, Pairs, Rope, Scores};
@@ -188,7 +188,8 @@ fn linear(mode: Mode) -> Vec<Case> {
     let mut cases = Vec::new();
     // Each format in either tile, and each shape in one or the other.
     let tiles = [Tile::SOFTWARE, Tile::HARDWARE];
-    for (i, format) in [&F32, &F16, &Q8_0, &Q4_1].into_iter().enumerate() {
+    let swept = [&F32, &F16, &Q8_0, &Q4_1];
+    for (i, format) in swept.into_iter().enumerate() {
         let tile = tiles[0];
         let from = cases.len();
         let case = |n, k, t| {
@@ -235,6 +236,12 @@ fn linear(mode: Mode) -> Vec<Case> {
             let Case::Linear { tile, .. } = case else { unreachable!() };
             *tile = tiles[(i / 2 + j) % 2];
         }
+    }
+    // The other formats only differ in what reads a group.
+    for (i, format) in ALL.iter().copied().filter(|f| !swept.contains(f)).enumerate() {
+        let (n, k) = (33 + i, [165, 160, 768][[1, 32, 256].iter().position(|len| *len == format.block_len).unwrap()]);
+        let (tile, add, parts, values) = (tiles[i % 2], i % 3 == 1, 1 + i % 2, Values::Unit);
+        cases.push(Case::Linear { mode, tile, format, n, k, t: &[1, 6], add, outputs: false, parts, values });
     }
     // More outputs than an axis of a dispatch may have workgroups.
     for (format, n, k) in [(&F16, 65_601, 3), (&Q8_0, 65_600, 32)] {
@@ -808,6 +815,10 @@ impl Random {
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
     }
 
     pub fn below(&mut self, n: usize) -> usize {

@@ -1,33 +1,27 @@
-//! Weight formats against their textbook definitions.
+//! Weight formats against their textbook definitions and goldens (see scripts/golden_formats.py), and the GPU's decoders
+//! against the CPU's.
 
-use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0};
+use farpast::format::{ALL, BF16, F16, F32, Format, MXFP4, Q4_1, Q8_0};
+use farpast::kernel::{Count, Step};
+use farpast::memory::{Bytes, Capacity, Element, Memory, Tensor, WeightRows, stride};
+use farpast::program::{Mode, Program, Recorder};
+use serde_json::Value;
 
+use crate::cases::Random;
 use crate::gguf_writer::encode;
+use crate::harness::gpu;
 
 #[test]
-fn q4_1_decodes_as_ggml_python_does() {
-    let block = hex("c02802b5a94106a0956a26afbccdafe562f90a94");
-    #[rustfmt::skip]
-    let expected = [
-        0x3cac0000, 0xbe8d4000, 0xbdb90000, 0xbea04000, 0xbe028000, 0x3d6e0000, 0xbdb90000, 0x3e798000,
-        0x3e078000, 0x3e2d8000, 0x3e798000, 0xbe028000, 0xbe748000, 0x3cac0000, 0x3d6e0000, 0xbe288000,
-        0x3d6e0000, 0xbe288000, 0xbea04000, 0x3d6e0000, 0x3cac0000, 0xbdb90000, 0xbe748000, 0x3d6e0000,
-        0x3dc30000, 0x3e078000, 0x3d6e0000, 0x3e538000, 0xbdb90000, 0x3e798000, 0xbea04000, 0x3cac0000,
-    ];
-    assert_eq!(bits(&decode(&Q4_1, &block)), expected);
-}
-
-#[test]
-fn q8_0_decodes_as_ggml_python_does() {
-    let block = hex("c02893c642276ad5ab2da7394551370e99b2d74c3427fa48d732a1df70aca1e92611");
-    #[rustfmt::skip]
-    let expected = [
-        0xc0817000, 0xc009c000, 0x401cc000, 0x3fb94000, 0x407bc000, 0xbfcc4000, 0xc049e000, 0x3fd5c000,
-        0xc0536000, 0x40076000, 0x4023e000, 0x40406000, 0x4002a000, 0x3f050000, 0xc074a000, 0xc0394000,
-        0xbfc2c000, 0x40348000, 0x3ff70000, 0x3fb94000, 0xbe640000, 0x402b0000, 0xbfc2c000, 0x3fed8000,
-        0xc061a000, 0xbf9cc000, 0x40850000, 0xc0478000, 0xc061a000, 0xbf5a8000, 0x3fb48000, 0x3f218000,
-    ];
-    assert_eq!(bits(&decode(&Q8_0, &block)), expected);
+fn blocks_decode_as_by_ggml_python() {
+    let golden: Value = serde_json::from_str(include_str!("golden/formats.json")).unwrap();
+    for format in ALL {
+        let blocks = golden[format.name].as_array().unwrap_or_else(|| panic!("no golden of {}", format.name));
+        for block in blocks {
+            let [bytes, weights] = ["block", "weights"].map(|key| hex(block[key].as_str().unwrap()));
+            let expected: Vec<_> = weights.as_chunks().0.iter().map(|w| f32::from_le_bytes(*w)).collect();
+            same(&decode(format, &bytes), &expected, format.name);
+        }
+    }
 }
 
 #[test]
@@ -42,10 +36,10 @@ fn blocks_decode_by_definition() {
     for format in ALL {
         for scale in [None, Some(0), Some(1), Some(0x8000), Some(0x03ff), Some(0x7bff), Some(0x7c00), Some(0xfe00)] {
             let mut bytes = random.bytes(format.block_bytes * 50);
-            if let (Some(scale), true) = (scale, format.block_len > 1) {
-                bytes
-                    .chunks_exact_mut(format.block_bytes)
-                    .for_each(|b| b[..2].copy_from_slice(&u16::to_le_bytes(scale)));
+            if let Some(scale) = scale {
+                for block in bytes.chunks_exact_mut(format.block_bytes) {
+                    halves(format).iter().for_each(|at| block[*at..at + 2].copy_from_slice(&u16::to_le_bytes(scale)));
+                }
             }
             let expected: Vec<f32> = bytes.chunks_exact(format.block_bytes).flat_map(|b| define(format, b)).collect();
             same(&decode(format, &bytes), &expected, format.name);
@@ -56,7 +50,7 @@ fn blocks_decode_by_definition() {
 #[test]
 fn gpu_layout_holds_the_checkpoints_weights_and_zero_padding() {
     let mut random = Random(2);
-    for format in ALL {
+    for format in [&F32, &F16, &BF16, &Q8_0, &Q4_1] {
         for rows in [1, 2, 3, 7] {
             for cols in [1, 2, 31, 32, 33, 95, 96, 160].into_iter().filter(|c| c % format.block_len == 0) {
                 let bytes = random.bytes(format.checkpoint_bytes(rows * cols).unwrap());
@@ -83,35 +77,194 @@ fn q8_0_pads_an_odd_number_of_scales() {
 }
 
 #[test]
+fn gpu_layout_grows_with_rows_and_at_most_by_padding() {
+    for format in ALL {
+        for cols in [256, 1280] {
+            let bytes = |rows| (format.gpu_bytes)(rows, cols);
+            // What the split of a weight in parts relies on.
+            for rows in 1..40 {
+                assert!(
+                    bytes(rows) % 4 == 0 && bytes(rows) <= bytes(2000).div_ceil(2000) * rows + 4,
+                    "{}",
+                    format.name
+                );
+            }
+            let checkpoint = format.checkpoint_bytes(40 * cols).unwrap();
+            assert!(bytes(40) >= checkpoint && bytes(40) <= checkpoint + checkpoint / 100 + 3, "{}", format.name);
+        }
+    }
+}
+
+/// Random blocks hold every scale there is, infinities and subnormals among them.
+#[test]
+fn gpu_decodes_to_the_bits_of_the_cpu() {
+    let mut random = Random(5);
+    for format in ALL {
+        for (rows, cols) in [(1, 256), (7, 768), (67, 1280), (3, 33), (5, 1), (4, 96), (3, 160)] {
+            if cols % format.block_len == 0 {
+                let bytes = random.bytes(format.checkpoint_bytes(rows * cols).unwrap());
+                for parts in [1, 3] {
+                    let found = embed(format, format.wgsl, rows, cols, &bytes, parts);
+                    assert_eq!(found, Ok(()), "{} [{rows}, {cols}] in {parts} parts", format.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gpu_decodes_every_f16_and_bf16() {
+    let every: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for format in [&F16, &BF16] {
+        assert_eq!(embed(format, format.wgsl, 64, 1024, &every, 1), Ok(()), "{}", format.name);
+    }
+}
+
+#[test]
+fn gpu_decodes_every_scale_of_every_format() {
+    let mut random = Random(6);
+    for format in ALL.iter().filter(|f| f.block_len > 1) {
+        let rows = if halves(format).is_empty() { 256 } else { 1 << 16 };
+        let mut bytes = random.bytes(rows * format.block_bytes);
+        for (i, block) in bytes.chunks_exact_mut(format.block_bytes).enumerate() {
+            for (at, odd) in halves(format).iter().zip([1, 0x9e37]) {
+                block[*at..at + 2].copy_from_slice(&((i * odd) as u16).to_le_bytes());
+            }
+            if *format == &MXFP4 {
+                block[0] = i as u8;
+            }
+        }
+        let found = embed(format, format.wgsl, rows, format.block_len, &bytes, 1);
+        assert_eq!(found, Ok(()), "{}", format.name);
+    }
+}
+
+#[test]
+fn any_other_number_in_a_decoder_is_noticed() {
+    let mut random = Random(9);
+    for format in ALL {
+        let (rows, cols) = (33, 512);
+        let bytes = random.bytes(format.checkpoint_bytes(rows * cols).unwrap());
+        let mut others = other_numbers(format.wgsl);
+        assert!(others.len() > 3, "{}", format.name);
+        others.retain(|wgsl| embed(format, wgsl, rows, cols, &bytes, 1).is_ok());
+        // Nothing reads the minimum of a format without one.
+        let unread = usize::from(format.wgsl.contains("MINIMUM = false"));
+        assert!(others.len() <= unread, "{}: {}", format.name, others.join("\n"));
+    }
+}
+
+/// The shader with one number of its code made one larger, for each; but for subnormal f32, which a device need not have.
+fn other_numbers(wgsl: &str) -> Vec<String> {
+    let mut others = vec![];
+    let mut from = 0;
+    for line in wgsl.split_inclusive('\n') {
+        let code = line.split("//").next().filter(|code| !code.contains("let subnormal")).unwrap_or_default();
+        for (at, _) in code.match_indices(|c: char| c.is_ascii_digit()) {
+            // The last digit of a number with its suffix, or of a float before its point.
+            let last = matches!(code.as_bytes().get(at + 1), Some(b'u' | b'.')) && !code[..at].ends_with('.');
+            let digit = code.as_bytes()[at];
+            if last {
+                let other = if digit == b'9' { b'8' } else { digit + 1 } as char;
+                others.push(format!("{}{other}{}", &wgsl[..from + at], &wgsl[from + at + 1..]));
+            }
+        }
+        from += line.len();
+    }
+    others
+}
+
+#[test]
 fn encoded_weights_decode_within_half_a_step() {
     let mut random = Random(4);
-    let weights: Vec<f32> = (0..320).map(|_| random.next() as i32 as f32 / i32::MAX as f32).collect();
-    for (format, bound) in
-        [(&F32, 0.0), (&F16, 2f32.powi(-11)), (&Q8_0, 0.51 / 127.0 + 5e-4), (&Q4_1, 1.0 / 15.0 + 2e-3)]
-    {
+    let weights: Vec<f32> = (0..320).map(|_| random.signed(1.0)).collect();
+    for (format, bound) in [
+        (&F32, 0.0),
+        (&F16, 2f32.powi(-11)),
+        (&BF16, 2f32.powi(-8)),
+        (&Q8_0, 0.51 / 127.0 + 5e-4),
+        (&Q4_1, 1.0 / 15.0 + 2e-3),
+    ] {
         for (w, found) in weights.iter().zip(decode(format, &encode(format, &weights))) {
             assert!((w - found).abs() <= bound, "{}: {w} became {found}", format.name);
         }
     }
 }
 
-/// Splitmix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e3779b97f4a7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58476d1ce4e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d049bb133111eb);
-        z ^ z >> 31
+#[test]
+fn encoded_weights_are_within_the_magnitude_of_the_weights() {
+    let mut random = Random(8);
+    let weights: Vec<f32> = (0..1024).map(|_| random.signed(0.05)).collect();
+    for format in ALL {
+        let found = decode(format, &encode(format, &weights));
+        let most = found.iter().fold(0f32, |most, w| most.max(w.abs()));
+        assert!((0.02..0.052).contains(&most), "{}: {most}", format.name);
     }
+}
 
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+/// Embeds every row of a table on the GPU with the decoder `wgsl`; says which weight is not as the CPU decodes it.
+fn embed(
+    format: &'static Format,
+    wgsl: &str,
+    rows: usize,
+    cols: usize,
+    bytes: &[u8],
+    parts: usize,
+) -> Result<(), String> {
+    let expected = decode(format, bytes);
+    let format = Box::leak(Box::new(Format { wgsl: wgsl.to_string().leak(), ..*format }));
+    let table = WeightRows { format, rows, cols, bytes: Bytes::new(bytes.to_vec()) };
+    let row = (format.gpu_bytes)(rows, cols).div_ceil(rows);
+    let mut memory = memory(rows, if parts == 1 { usize::MAX } else { row * rows.div_ceil(parts) + 4 });
+    let table = memory.weight("table", &table);
+    let (tokens, y) = (memory.input("tokens", Count::Tokens, 4), memory.activation("y", Count::Tokens, cols));
+    let mut recorder = Recorder::new(&memory, Mode::Prefill);
+    recorder.embed(tokens, &table, y);
+    let program = recorder.finish();
+    // An axis of a dispatch has a limited number of workgroups.
+    let ids: Vec<[u32; 4]> = (0..rows.min(65535) as u32).map(|row| [row, 0, 0, 0]).collect();
+    let step = Step { n_tokens: ids.len() as u32, ..Step::default() };
+    let found = run(&memory, &program, &step, &[(tokens, bytemuck::cast_slice(&ids))], y);
+    // Devices may take numbers below 2^-126 for 0; such a scale of MXFP4 gives weights up to 12 times that.
+    let least = f32::MIN_POSITIVE * if format == &MXFP4 { 12.0 } else { 1.0 };
+    for (row, (found, expected)) in found.chunks(stride(cols)).zip(expected.chunks(cols)).enumerate() {
+        for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+            let equal = f.to_bits() == e.to_bits() || f.is_nan() && e.is_nan();
+            if !equal && (*f != 0.0 || e.abs() >= least) {
+                return Err(format!("weight [{row}, {i}] is {f:e}, not {e:e}"));
+            }
+        }
     }
+    Ok(())
+}
 
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
+fn memory(tokens: usize, binding: usize) -> Memory {
+    let capacity = Capacity { tokens, outputs: 1, sequences: 1, context: 16, pages: 1, kv: Element::F16, binding };
+    Memory::new(capacity)
+}
+
+/// Runs a program from `inputs` on the device that the tests are for; the rows of `y` that the step uses.
+fn run(memory: &Memory, program: &Program, step: &Step, inputs: &[(Tensor, &[u8])], y: Tensor) -> Vec<f32> {
+    let gpu = gpu();
+    let buffers = gpu.allocate(memory, |_, _| ()).unwrap();
+    for (t, bytes) in inputs {
+        gpu.write(&buffers, *t, bytes).unwrap();
+    }
+    let mut prepared = gpu.prepare(&buffers, &[program]).unwrap();
+    gpu.run(&buffers, &mut prepared[0], step).unwrap();
+    let bytes = 4 * stride(memory.desc(y).cols) * step.n_tokens as usize;
+    bytemuck::pod_collect_to_vec(&gpu.read_at(&buffers, y, 0, bytes).unwrap())
+}
+
+/// Where the f16 of a block are.
+fn halves(format: &Format) -> &'static [usize] {
+    match format.name {
+        "F32" | "F16" | "BF16" | "MXFP4" => &[],
+        "Q4_1" | "Q5_1" | "Q4_K" | "Q5_K" => &[0, 2],
+        "Q2_K" => &[80, 82],
+        "Q3_K" => &[108],
+        "Q6_K" => &[208],
+        _ => &[0],
     }
 }
 
@@ -132,8 +285,115 @@ fn define(format: &Format, b: &[u8]) -> Vec<f32> {
             let q = |i: usize| if i < 16 { b[4 + i] % 16 } else { b[4 + i - 16] / 16 };
             (0..32).map(|i| (half_at(0) * f64::from(q(i)) + half_at(2)) as f32).collect()
         }
+        "BF16" => vec![f32::from_le_bytes([0, 0, b[0], b[1]])],
+        "Q4_0" => (0..32).map(|i| (half_at(0) * (nibble(&b[2..], i) - 8.0)) as f32).collect(),
+        "Q5_0" => {
+            (0..32).map(|i| (half_at(0) * (nibble(&b[6..], i) + 16.0 * bit(&b[2..6], i) - 16.0)) as f32).collect()
+        }
+        "Q5_1" => {
+            let q = |i| nibble(&b[8..], i) + 16.0 * bit(&b[4..8], i);
+            (0..32).map(|i| (half_at(0) * q(i) + half_at(2)) as f32).collect()
+        }
+        "IQ4_NL" => (0..32).map(|i| (half_at(0) * IQ4[nibble(&b[2..], i) as usize]) as f32).collect(),
+        "MXFP4" => {
+            let scale = 2f64.powi(i32::from(b[0]) - 127);
+            (0..32).map(|i| (scale * E2M1[nibble(&b[1..], i) as usize]) as f32).collect()
+        }
+        // The others as loops over blocks of 256, in the order of ggml's own.
+        "Q2_K" => {
+            let mut weights = vec![];
+            for (half, q) in b[16..80].chunks(32).enumerate() {
+                for shift in 0..4 {
+                    for (l, q) in q.iter().enumerate() {
+                        let scale = b[8 * half + 2 * shift + l / 16];
+                        let q = f64::from(q >> (2 * shift) & 3);
+                        let (s, m) = (f64::from(scale % 16), f64::from(scale / 16));
+                        weights.push((half_at(80) * s * q - half_at(82) * m) as f32);
+                    }
+                }
+            }
+            weights
+        }
+        "Q3_K" => {
+            let six = |k: usize| {
+                let low = if k < 8 { b[96 + k] % 16 } else { b[96 + k - 8] / 16 };
+                f64::from(low + 16 * (b[104 + k % 4] >> (2 * (k / 4)) & 3)) - 32.0
+            };
+            let mut weights = vec![];
+            for (half, q) in b[32..96].chunks(32).enumerate() {
+                for shift in 0..4 {
+                    for (l, q) in q.iter().enumerate() {
+                        let missing = if b[l] & 1 << (4 * half + shift) == 0 { 4.0 } else { 0.0 };
+                        let q = f64::from(q >> (2 * shift) & 3) - missing;
+                        weights.push((half_at(108) * six(8 * half + 2 * shift + l / 16) * q) as f32);
+                    }
+                }
+            }
+            weights
+        }
+        "Q4_K" | "Q5_K" => {
+            let five = format.name == "Q5_K";
+            let mut weights = vec![];
+            for (n, q) in b[if five { 48 } else { 16 }..].chunks(32).enumerate() {
+                for high in [0, 1] {
+                    let g = 2 * n + high;
+                    let (s, m) = match g < 4 {
+                        true => (b[4 + g] % 64, b[8 + g] % 64),
+                        false => (b[8 + g] % 16 + b[g] / 64 * 16, b[8 + g] / 16 + b[4 + g] / 64 * 16),
+                    };
+                    for (l, q) in q.iter().enumerate() {
+                        let fifth = if five && b[16 + l] & 1 << g != 0 { 16.0 } else { 0.0 };
+                        let q = f64::from(if high == 1 { q / 16 } else { q % 16 }) + fifth;
+                        weights.push((half_at(0) * f64::from(s) * q - half_at(2) * f64::from(m)) as f32);
+                    }
+                }
+            }
+            weights
+        }
+        "Q6_K" => {
+            let mut weights = vec![0.0; 256];
+            for half in [0, 1] {
+                let (low, high, scales) = (&b[64 * half..], &b[128 + 32 * half..], &b[192 + 8 * half..]);
+                for l in 0..32 {
+                    let quants = [
+                        low[l] % 16 + high[l] % 4 * 16,
+                        low[l + 32] % 16 + high[l] / 4 % 4 * 16,
+                        low[l] / 16 + high[l] / 16 % 4 * 16,
+                        low[l + 32] / 16 + high[l] / 64 * 16,
+                    ];
+                    for (n, q) in quants.into_iter().enumerate() {
+                        let scale = f64::from(scales[2 * n + l / 16] as i8);
+                        weights[128 * half + 32 * n + l] = (half_at(208) * scale * (f64::from(q) - 32.0)) as f32;
+                    }
+                }
+            }
+            weights
+        }
+        "IQ4_XS" => {
+            let high = u16::from_le_bytes([b[2], b[3]]);
+            let mut weights = vec![];
+            for (g, q) in b[8..].chunks(16).enumerate() {
+                let low = if g % 2 == 0 { b[4 + g / 2] % 16 } else { b[4 + g / 2] / 16 };
+                let scale = f64::from(low) + 16.0 * f64::from(high >> (2 * g) & 3) - 32.0;
+                weights.extend((0..32).map(|i| (half_at(0) * scale * IQ4[nibble(q, i) as usize]) as f32));
+            }
+            weights
+        }
         other => panic!("{other} is not defined"),
     }
+}
+
+const IQ4: [f64; 16] = [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
+/// -0 is +0 in ggml.
+const E2M1: [f64; 16] = [0., 0.5, 1., 1.5, 2., 3., 4., 6., 0., -0.5, -1., -1.5, -2., -3., -4., -6.];
+
+/// Quant i of 16 bytes: first all low nibbles, then all high ones.
+fn nibble(bytes: &[u8], i: usize) -> f64 {
+    f64::from(if i < 16 { bytes[i] % 16 } else { bytes[i - 16] / 16 })
+}
+
+fn bit(bytes: &[u8], i: usize) -> f64 {
+    f64::from(bytes[i / 8] >> (i % 8) & 1)
 }
 
 /// The weights of a row, padding included, read from the GPU's layout as a shader does: by words.
@@ -144,6 +404,7 @@ fn gpu_row(format: &Format, gpu: &[u8], rows: usize, groups: usize, row: usize) 
     let weight = |i: usize| match format.name {
         "F32" => f32::from_bits(word(first + i)),
         "F16" => half_of(first + i) as f32,
+        "BF16" => f32::from_bits(word((first + i) / 2) >> (16 * (i % 2)) << 16),
         "Q8_0" => {
             let q = (word((first + i) / 4) >> (8 * (i % 4))) as i8;
             (half_of(rows * groups * 16 + row * groups + i / 32) * f64::from(q)) as f32
@@ -175,10 +436,6 @@ fn same(found: &[f32], expected: &[f32], name: &str) {
     for (i, (f, e)) in found.iter().zip(expected).enumerate() {
         assert!(f.to_bits() == e.to_bits() || f.is_nan() && e.is_nan(), "{name}: weight {i} is {f}, not {e}");
     }
-}
-
-fn bits(weights: &[f32]) -> Vec<u32> {
-    weights.iter().map(|w| w.to_bits()).collect()
 }
 
 fn hex(text: &str) -> Vec<u8> {

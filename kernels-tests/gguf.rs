@@ -9,7 +9,7 @@ use farpast::memory::Bytes;
 use farpast::weights::{Metadata, Value, Weights};
 
 use crate::allocation::peak;
-use crate::formats::Random;
+use crate::cases::Random;
 use crate::gguf_writer::{GgufWriter, RawTensor, array, string};
 
 #[test]
@@ -113,7 +113,8 @@ fn an_unsupported_format_matters_only_when_asked_for() {
     let file = rich();
     let weights = open(file).unwrap();
     assert!(weights.tensor("norm.weight", 1, 7).is_ok());
-    says(weights.tensor("k", 1, 256), &["tensor k: expected a format of F32, F16, Q8_0, Q4_1, found Q4_K"]);
+    let formats = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4";
+    says(weights.tensor("iq", 1, 256), &[&format!("tensor iq: expected a format of {formats}, found IQ2_XXS")]);
     says(weights.tensor("new", 1, 8), &["tensor new: expected a format of F32", "found ggml type 99"]);
     assert_eq!(weights.tensors().last().unwrap().format_name, "ggml type 99");
 }
@@ -205,7 +206,7 @@ fn every_truncation_is_refused() {
     }
     let fields = GgufWriter::new().f32("eps", 1e-5).write();
     refuses(&fields[..40], &["metadata eps: expected 4 bytes at offset 39, found the end of the file after 1"]);
-    refuses(&bytes[..bytes.len() - 1], &["tensor k: bytes: expected an end within the file's", "found "]);
+    refuses(&bytes[..bytes.len() - 1], &["tensor iq: bytes: expected an end within the file's", "found "]);
 }
 
 #[test]
@@ -426,7 +427,7 @@ fn rich() -> GgufWriter {
         .weights("blk.0.attn_q.weight", &Q4_1, 3, 32, &values[..96])
         .weights("half", &F16, 3, 5, &values[..15])
         .vector("norm.weight", &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
-    for (name, dims, kind, len) in [("cube", vec![2, 2, 2], 0, 32), ("k", vec![256], 12, 144), ("new", vec![8], 99, 8)]
+    for (name, dims, kind, len) in [("cube", vec![2, 2, 2], 0, 32), ("iq", vec![256], 16, 66), ("new", vec![8], 99, 8)]
     {
         file.tensors.push(RawTensor { name: name.into(), dims, kind, offset: None, bytes: vec![1; len] });
     }

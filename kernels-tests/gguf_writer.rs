@@ -1,7 +1,9 @@
 //! Writes GGUF files in memory for tests: valid ones by default, invalid ones through the public fields.
 
 use farpast::format::Format;
-use half::f16;
+use half::{bf16, f16};
+
+use crate::cases::Random;
 
 /// A GGUF file to be written.
 #[derive(Clone)]
@@ -172,7 +174,8 @@ pub fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text].concat()
 }
 
-/// Rounds weights, whole blocks of them, to a format.
+/// Rounds weights, whole blocks of them, to F32, F16, BF16, Q8_0 and Q4_1. Blocks of other formats have random quants, and
+/// scales that give them weights up to the largest.
 pub fn encode(format: &Format, weights: &[f32]) -> Vec<u8> {
     let half = |x: f32| f16::from_f32(x).to_le_bytes();
     let mut out = vec![];
@@ -193,8 +196,44 @@ pub fn encode(format: &Format, weights: &[f32]) -> Vec<u8> {
                 out.extend(half(low));
                 out.extend((0..16).map(|i| q(block[i]) | q(block[i + 16]) << 4));
             }
-            other => panic!("no encoder of {other}"),
+            "BF16" => out.extend(bf16::from_f32(block[0]).to_le_bytes()),
+            _ => out.extend(random_block(format, block)),
         }
     }
     out
+}
+
+/// A block of random quants within the magnitude of `weights`; the same for the same weights.
+fn random_block(format: &Format, weights: &[f32]) -> Vec<u8> {
+    let most = weights.iter().fold(0f32, |most, w| most.max(w.abs()));
+    let seed = weights.iter().fold(0, |seed: u64, w| seed.rotate_left(7) ^ u64::from(w.to_bits()));
+    let mut block = Random(seed).bytes(format.block_bytes);
+    let mut set = |at: usize, x: f32| block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
+    match format.name {
+        "Q4_0" => set(0, most / 8.0),
+        "Q5_0" => set(0, most / 16.0),
+        "Q5_1" => {
+            set(0, most / 15.5);
+            set(2, -most);
+        }
+        "Q2_K" => {
+            set(80, most / (15.0 * 3.0));
+            set(82, most / 15.0);
+        }
+        "Q3_K" => set(108, most / (32.0 * 4.0)),
+        "Q4_K" => {
+            set(0, most / (63.0 * 15.0));
+            set(2, most / 63.0);
+        }
+        "Q5_K" => {
+            set(0, most / (63.0 * 31.0));
+            set(2, most / 63.0);
+        }
+        "Q6_K" => set(208, most / (128.0 * 32.0)),
+        "IQ4_NL" => set(0, most / 127.0),
+        "IQ4_XS" => set(0, most / (32.0 * 127.0)),
+        "MXFP4" => block[0] = ((most / 6.0).log2().floor().clamp(-125.0, 127.0) + 127.0) as u8,
+        other => panic!("no encoder of {other}"),
+    }
+    block
 }

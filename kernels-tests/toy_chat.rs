@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farpast::format::{F16, Format, Q4_1, Q8_0};
 
-use crate::formats::Random;
+use crate::cases::Random;
 use crate::gguf_writer::GgufWriter;
 
 pub const LAYERS: usize = 2;

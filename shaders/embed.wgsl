@@ -21,7 +21,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     for (var j = 0u; j < 4u; j += 1u) {
         let q = quants(row - ROW0, g, j);
         let at = g * 8u + j;
-        if at < C4 { y[t * C4 + at] = fma(q[0], vec4(dm.x), vec4(dm.y)); }
-        if at + 4u < C4 { y[t * C4 + at + 4u] = fma(q[1], vec4(dm.x), vec4(dm.y)); }
+        if at < C4 { y[t * C4 + at] = weights(q[0], dm); }
+        if at + 4u < C4 { y[t * C4 + at + 4u] = weights(q[1], dm); }
     }
+}
+
+// Without a minimum nothing is added: -0 + 0 would lose its sign.
+fn weights(q: vec4<f32>, dm: vec2<f32>) -> vec4<f32> {
+    if MINIMUM { return fma(q, vec4(dm.x), vec4(dm.y)); }
+    return q * dm.x;
 }

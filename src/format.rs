@@ -1,16 +1,36 @@
 //! How weights are stored: one file for each format here and in `shaders/format/`.
 
+mod bf16;
 mod f16;
 mod f32;
+mod group;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod q2_k;
+mod q3_k;
+mod q4_0;
 mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
 mod q8_0;
 
-pub use {f16::F16, f32::F32, q4_1::Q4_1, q8_0::Q8_0};
+pub use {bf16::BF16, f16::F16, f32::F32};
+pub use {iq4_nl::IQ4_NL, iq4_xs::IQ4_XS, mxfp4::MXFP4};
+pub use {q2_k::Q2_K, q3_k::Q3_K, q4_k::Q4_K, q5_k::Q5_K, q6_k::Q6_K};
+pub use {q4_0::Q4_0, q4_1::Q4_1, q5_0::Q5_0, q5_1::Q5_1, q8_0::Q8_0};
 
 /// A weight format: its blocks in the checkpoint, its layout in GPU memory, and its decoder.
 ///
 /// A weight is a matrix of `rows × cols`, rows contiguous. In GPU memory each row is padded with zeros to a whole number
 /// of groups of 32 weights, so a kernel never splits a group.
+///
+/// Decoding gives the f32 of ggml's definition, and so does the GPU, bit for bit: all products of scales and quants are
+/// exact in f32, and what is left is one addition or none, so that neither the order of operations nor a fused
+/// multiplication can make a difference. Numbers below 2^-126 alone are taken for 0 by some devices.
 #[derive(Debug)]
 pub struct Format {
     /// Name as ggml prints it.
@@ -32,7 +52,9 @@ pub struct Format {
 }
 
 /// Every supported format.
-pub static ALL: &[&Format] = &[&F32, &F16, &Q8_0, &Q4_1];
+pub static ALL: &[&Format] = &[
+    &F32, &F16, &BF16, &Q8_0, &Q4_0, &Q4_1, &Q5_0, &Q5_1, &Q2_K, &Q3_K, &Q4_K, &Q5_K, &Q6_K, &IQ4_NL, &IQ4_XS, &MXFP4,
+];
 
 /// Formats are equal when their names are.
 impl PartialEq for Format {

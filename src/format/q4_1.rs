@@ -1,14 +1,14 @@
-use half::f16;
-
 use super::Format;
+use super::group::{LEN, half_at};
 
-const LEN: usize = 32;
 const BYTES: usize = 20;
 
 /// Blocks of 32 nibbles q, an f16 scale d and an f16 minimum m: weight = d q + m.
 ///
 /// A block is d, m, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU blocks are
 /// unchanged, five words each: `d | m << 16`, then the nibbles.
+///
+/// d q is exact in f32 (11 + 4 bits): a fused and a separate addition of m round alike.
 pub static Q4_1: Format = Format {
     name: "Q4_1",
     ggml: 3,
@@ -22,8 +22,7 @@ pub static Q4_1: Format = Format {
 
 fn decode(bytes: &[u8], weights: &mut [f32]) {
     for (block, to) in bytes.as_chunks::<BYTES>().0.iter().zip(weights.chunks_exact_mut(LEN)) {
-        let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
-        let m = f16::from_le_bytes([block[2], block[3]]).to_f32();
+        let (d, m) = (half_at(block, 0), half_at(block, 2));
         let (low, high) = to.split_at_mut(LEN / 2);
         for ((q, low), high) in block[4..].iter().zip(low).zip(high) {
             *low = d * f32::from(q & 15) + m;
