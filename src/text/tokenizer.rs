@@ -572,10 +572,10 @@ fn bytes_of_letters() -> HashMap<char, u8> {
 }
 
 /// What the whole token `token` matches in a text: for pieces, a user-defined one with its spaces written either way.
-/// Runs of spaces are left to merging, as there a space and a typed `▁` are the same.
+/// Runs of spaces are left to merging and match only as `▁`, as in the tokenizers that Gemma was published with.
 fn spellings(token: &str, kind: Kind, pieces: bool) -> Vec<String> {
     match pieces && kind == Kind::UserDefined {
-        true if is_spaces(token) => vec![],
+        true if is_spaces(token) => vec![token.replace(' ', "▁")],
         true if token.contains(SPACE) => vec![token.into(), token.replace(SPACE, " ")],
         _ => vec![token.into()],
     }
