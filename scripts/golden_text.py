@@ -4,6 +4,7 @@
     pip install gguf tokenizers transformers jinja2
     scripts/golden_text.py SmolLM2.gguf kernels-tests/golden/text_smollm2.json
     scripts/golden_text.py --chats Qwen2.5.gguf kernels-tests/golden/text_qwen2.json  # its template, without tokens
+    scripts/golden_text.py --tokens MODEL.gguf kernels-tests/golden/tokens_NAME.json  # tokens without chats
     scripts/golden_text.py --pieces kernels-tests/golden/text_pieces.json  # SentencePiece-style, with toy vocabularies
     scripts/golden_text.py --families kernels-tests/golden/templates kernels-tests/golden/text_families.json
     scripts/golden_text.py --vocabulary MODEL.gguf /tmp/NAME.vocabulary.json  # the vocabulary alone, for development
@@ -357,6 +358,8 @@ def read(path):
         "pre": get(t + "pre"),
         "tokens": get(t + "tokens"),
         "token_types": [int(x) for x in get(t + "token_type")],
+        "scores": [float(x) for x in get(t + "scores") or []],
+        "add_space_prefix": get(t + "add_space_prefix"),
         "merges": get(t + "merges"),
         "add_bos": get(t + "add_bos_token"),
         "bos": get(t + "bos_token_id"),
@@ -407,6 +410,24 @@ def render(template, v, chat):
     return rendered[0]
 
 
+def tokens(path):
+    v = read(path)
+    if v["model"] == "llama":
+        rows = list(zip(v["tokens"], v["token_types"], v["scores"]))
+        prefix = v["add_space_prefix"]
+        t = reference_pieces({"rows": rows, "unk": v["unk"], "add_space_prefix": prefix is None or prefix})
+    else:
+        t = reference(v, v["pre"])
+    encodings = []
+    for name, text in {**TEXTS, **{f"pieces_{k}": x for k, x in PIECE_TEXTS.items()}}.items():
+        as_text, parsed = encode(t, text)
+        case = {"name": name, "text": text, "as_text": as_text}
+        encodings.append({**case, "parsed": parsed} if parsed != as_text else case)
+    ids, _ = encode(t, long_line())
+    encodings.append({"name": "long_line", "count": len(ids), "fnv": fnv(ids)})
+    return {"encodings": encodings}
+
+
 def write(golden, out):
     with open(out, "w") as f:
         # One case a line.
@@ -421,6 +442,8 @@ def write(golden, out):
 
 
 def main():
+    if sys.argv[1] == "--tokens":
+        return write(tokens(sys.argv[2]), sys.argv[3])
     if sys.argv[1] == "--pieces":
         return write(pieces(), sys.argv[2])
     if sys.argv[1] == "--families":
