@@ -266,6 +266,8 @@ def toy_vocabularies():
     special = lambda *tokens: [(token, 3, -1000.0) for token in tokens]
     llama = [("<unk>", 2, 0.0), ("<s>", 3, 0.0), ("</s>", 3, 0.0)]
     user = [(token, 4, -1000.0) for token in ("\n", "\n\n", "  ", "   ", "    ", "\t", "\t\t", "<b>", "</s>", "a b")]
+    # Of equal scores, in "zqqz" the longer left part decides, in "zwqq" the longer right part.
+    tied = [("qq", 1, 2.0)] + [(token, 1, 1.0) for token in ("zqq", "qqz", "zw", "wqq")]
     extra = [">▁", ">▁<", "a▁", "▁▁a"]
     return {
         "llama": dict(rows=llama + byte + ranked(pieces + ["▁▁", "▁▁▁▁"] + extra + letters, 1), unk=0, bos=1, eos=2),
@@ -273,6 +275,7 @@ def toy_vocabularies():
             rows=special("<pad>", "<eos>", "<bos>", "<unk>")
             + user
             + special("<start_of_turn>", "<end_of_turn>")
+            + tied
             + ranked([piece for piece in pieces if piece.strip("▁")] + extra + letters, 7)
             + byte,
             unk=3,
@@ -294,7 +297,7 @@ def reference_pieces(vocabulary):
     vocab, scores = {}, {}
     for i, (token, kind, score) in enumerate(rows):
         if vocab.setdefault(spelled(token, kind), i) == i:
-            scores[spelled(token, kind)] = 1.0 if kind == 4 else score
+            scores[spelled(token, kind)] = float("inf") if kind == 4 else score
     merges = generate_merges(vocab, scores, {token for token, kind, _ in rows if kind in (2, 3, 6)})
     unk = rows[vocabulary["unk"]][0]
     t = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unk))
@@ -320,6 +323,7 @@ PIECE_TEXTS = {
     "turns": "<start_of_turn>user\nHi  there<end_of_turn>\n<s> [INST] <<SYS>>",
     "html": "<b>a</b> > </s>  <b> </b>▁▁ ▁ x> <a b",
     "bytes_as_text": "<0x41><0xE6>",
+    "ties": "zqqz zwqq qqqq",
     "first_space": " a",
     "only_space": " ",
     "repeats": "a" * 50 + "e" * 33 + "----" * 9 + "=" * 7,
