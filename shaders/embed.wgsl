@@ -1,9 +1,10 @@
-// y[t, c] = table[tokens[t], c], for the rows ROW0 .. ROW0 + N of the table that are bound.
+// y[t, c] = SCALE * table[tokens[t], c], for the rows ROW0 .. ROW0 + N of the table that are bound.
 // One invocation for each (group of 32 c, t).
 override C4: u32;      // C / 4, rounded up
 override GROUPS: u32;  // C / 32, rounded up
 override N: u32;
 override ROW0: u32;
+override SCALE: f32;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;   // [T]: token, position, page slot, sequence
@@ -21,8 +22,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     for (var j = 0u; j < 4u; j += 1u) {
         let q = quants(row - ROW0, g, j);
         let at = g * 8u + j;
-        if at < C4 { y[t * C4 + at] = weights(q[0], dm); }
-        if at + 4u < C4 { y[t * C4 + at + 4u] = weights(q[1], dm); }
+        if at < C4 { y[t * C4 + at] = SCALE * weights(q[0], dm); }
+        if at + 4u < C4 { y[t * C4 + at + 4u] = SCALE * weights(q[1], dm); }
     }
 }
 

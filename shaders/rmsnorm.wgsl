@@ -1,8 +1,9 @@
-// y[t, h, c] = w[c] * x[t, h, c] / sqrt(mean_c(x[t, h, c]^2) + EPS)
+// y[t, h, c] = ADD * y[t, h, c] + w[c] * x[t, h, c] / sqrt(mean_c(x[t, h, c]^2) + EPS)
 // One workgroup for each (t, h). Every invocation sums the whole row: its loads are uniform, and no barrier is needed.
 override C: u32;
 override H: u32;
 override EPS: f32;
+override ADD: u32;      // 1 adds to y (residual), 0 overwrites it
 override OUTPUTS: u32;  // 1: rows are outputs, 0: tokens
 
 @group(0) @binding(0) var<uniform> step: Step;
@@ -28,6 +29,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let scale = 1.0 / sqrt(sum / f32(C) + EPS);
     for (var i = lane; i < C4; i += 64u) {
-        y[row + i] = w[i] * x[row + i] * scale;
+        let value = w[i] * x[row + i] * scale;
+        y[row + i] = select(value, y[row + i] + value, ADD == 1u);
     }
 }

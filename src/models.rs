@@ -1,11 +1,12 @@
 //! Each model declares its weights by checkpoint name and records its forward pass once, in one screen.
 
+mod gemma3;
 mod llama;
 
 use crate::error::{Error, Result};
 use crate::kernel::Count;
 use crate::kernels::{AttentionDims, AttentionInputs, Pairs};
-use crate::memory::{Element, Memory, Tensor};
+use crate::memory::{Capacity, Element, Memory, Tensor, Weight};
 use crate::program::Recorder;
 use crate::weights::{Metadata, Weights};
 
@@ -28,12 +29,16 @@ pub struct Config {
     pub context: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
+    /// Rotary frequencies are divided by this.
+    pub rope_factor: f32,
+    /// Positions that layers with a sliding window see; 0: none has one.
+    pub window: usize,
     /// Epsilon of the RMS norms.
     pub norm_eps: f32,
 }
 
 /// `general.architecture` of the models that run.
-pub const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3"];
+pub const ARCHITECTURES: &[&str] = &["gemma3", "llama", "qwen2", "qwen3"];
 
 /// Largest values accepted from a file: far beyond any model, small enough that products of two never overflow.
 const LIMIT: usize = 1 << 24;
@@ -80,10 +85,14 @@ impl Config {
         if let Some(n) = m.optional(&key("rope.dimension_count"), Metadata::u32)? {
             expect("rope.dimension_count", n as usize == head_dim, format!("the key length {head_dim}"), n as usize)?;
         }
-        if let Some(kind) = m.optional(&key("rope.scaling.type"), Metadata::string)?
-            && kind != "none"
-        {
-            return Err(Error::file(weights.path(), key("rope.scaling.type"), "none", kind));
+        let rope_factor = match m.optional(&key("rope.scaling.type"), Metadata::string)? {
+            None | Some("none") => 1.0,
+            Some("linear") => m.f32(&key("rope.scaling.factor"))?,
+            Some(kind) => return Err(Error::file(weights.path(), key("rope.scaling.type"), "none or linear", kind)),
+        };
+        let window = m.optional(&key("attention.sliding_window"), Metadata::u32)?.unwrap_or(0) as usize;
+        if window > 0 && architecture != "gemma3" {
+            return Err(Error::file(weights.path(), key("attention.sliding_window"), "none", window));
         }
         // The tokenizer's length may be padded; the embedding's rows are what logits exist for.
         let embed = weights.tensors().find(|t| t.name == "token_embd.weight");
@@ -96,6 +105,8 @@ impl Config {
             attention: AttentionDims { heads, kv_heads, head_dim },
             context: required("context_length")?,
             rope_theta: m.optional(&key("rope.freq_base"), Metadata::f32)?.unwrap_or(10000.0),
+            rope_factor,
+            window,
             norm_eps: m.f32(&key("attention.layer_norm_rms_epsilon"))?,
             architecture,
         })
@@ -155,6 +166,7 @@ pub trait Model: Send {
 pub fn declare(config: &Config, weights: &Weights, m: &mut Memory) -> Result<Box<dyn Model>> {
     let mut declare = Declare { weights, memory: m, used: Vec::new() };
     let model: Box<dyn Model> = match config.architecture.as_str() {
+        "gemma3" => Box::new(gemma3::Gemma3::declare(config, &mut declare)?),
         "llama" => Box::new(llama::Llama::declare(config, Pairs::Neighbours, &mut declare)?),
         _ => Box::new(llama::Llama::declare(config, Pairs::Halves, &mut declare)?),
     };
@@ -171,7 +183,7 @@ struct Declare<'a> {
 
 impl Declare<'_> {
     /// The matrix `name` of `rows × cols`.
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<crate::memory::Weight> {
+    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight> {
         self.used.push(name.into());
         let view = self.weights.tensor(name, rows, cols)?;
         Ok(self.memory.weight(name, &view))
@@ -195,6 +207,21 @@ impl Declare<'_> {
         Ok(values)
     }
 
+    /// k and v pages of layer `l`.
+    fn kv_pages(&mut self, l: usize, a: AttentionDims) -> [Tensor; 2] {
+        let Capacity { pages, kv, .. } = self.memory.capacity;
+        let rows = pages * a.kv_heads * Capacity::PAGE;
+        ["k_pages", "v_pages"].map(|part| self.memory.tensor(format!("blk.{l}.{part}"), kv, rows, a.head_dim))
+    }
+
+    /// The output head: a weight of its own, or the embedding.
+    fn head(&mut self, config: &Config, embed: &Weight) -> Result<Weight> {
+        match self.contains("output.weight") {
+            true => self.matrix("output.weight", config.vocab, config.hidden),
+            false => Ok(embed.clone()),
+        }
+    }
+
     fn contains(&self, name: &str) -> bool {
         self.weights.contains(name)
     }
@@ -213,11 +240,12 @@ impl Declare<'_> {
     }
 }
 
-/// cos and sin of each (position, pair) of a head: `[context, D]`. `factors` divide the frequencies, one for each pair.
-fn rope_table(context: usize, head_dim: usize, theta: f32, factors: Option<&[f32]>) -> Vec<f32> {
+/// cos and sin of each (position, pair) of a head: `[context, D]`. Frequencies are divided by `factor`, and by one of `factors`
+/// for each pair.
+fn rope_table(context: usize, head_dim: usize, theta: f32, factor: f32, factors: Option<&[f32]>) -> Vec<f32> {
     let frequency = |i: usize| {
-        let factor = factors.map_or(1.0, |f| f[i] as f64);
-        (theta as f64).powf(-2.0 * i as f64 / head_dim as f64) / factor
+        let of_pair = factors.map_or(1.0, |f| f[i] as f64);
+        (theta as f64).powf(-2.0 * i as f64 / head_dim as f64) / (factor as f64 * of_pair)
     };
     let frequencies: Vec<f64> = (0..head_dim / 2).map(frequency).collect();
     let turn = |position: usize, f: f64| {

@@ -1,4 +1,4 @@
-//! `y[t, c] = table[tokens[t], c]`
+//! `y[t, c] = scale * table[tokens[t], c]`
 
 use super::WORKGROUP;
 use crate::kernel::Access::{Read, ReadWrite};
@@ -17,6 +17,11 @@ pub static EMBED: Kernel = Kernel {
 impl Recorder<'_> {
     /// `tokens`: `[T]` of (token, …); `table`: `[V, C]`; `y`: `[T, C]`.
     pub fn embed(&mut self, tokens: Tensor, table: &Weight, y: Tensor) {
+        self.embed_scaled(tokens, table, 1.0, y);
+    }
+
+    /// As [`embed`](Self::embed), multiplied by `scale`.
+    pub fn embed_scaled(&mut self, tokens: Tensor, table: &Weight, scale: f32, y: Tensor) {
         self.expect(tokens, Element::U32, 4);
         self.expect(y, Element::F32, table.cols);
         let groups = table.cols.div_ceil(32);
@@ -24,7 +29,7 @@ impl Recorder<'_> {
         for &part in &table.parts {
             let (format, rows) = (self.format(part), self.desc(part).rows);
             let spec = Spec::default().include(format.wgsl).u32("C4", table.cols.div_ceil(4)).u32("GROUPS", groups);
-            let spec = spec.u32("N", rows).u32("ROW0", row0);
+            let spec = spec.u32("N", rows).u32("ROW0", row0).f32("SCALE", scale);
             let extents = [Extent::Fixed(groups.div_ceil(WORKGROUP)), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
             self.dispatch(&EMBED, spec, &[tokens, part, y], extents);
             row0 += rows;
@@ -35,11 +40,13 @@ impl Recorder<'_> {
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, w, y] = tensors else { unreachable!() };
     let (tokens, w, y) = (tokens.u32(), w.weight(), y.f32_mut());
-    let row0 = spec.get_u32("ROW0");
+    let (row0, scale) = (spec.get_u32("ROW0"), spec.get_f32("SCALE"));
     for t in 0..step.n_tokens as usize {
         let row = tokens[4 * t] as usize;
         if (row0..row0 + w.rows).contains(&row) {
-            w.decode_row(row - row0, &mut y[t * stride(w.cols)..][..w.cols]);
+            let y = &mut y[t * stride(w.cols)..][..w.cols];
+            w.decode_row(row - row0, y);
+            y.iter_mut().for_each(|y| *y = (*y as f64 * scale) as f32);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `y[t, h, c] = w[c] * x[t, h, c] / sqrt(mean_c(x[t, h, c]^2) + eps)`
+//! `y[t, h, c] = w[c] * x[t, h, c] / sqrt(mean_c(x[t, h, c]^2) + eps)`, or the same added to `y`
 //!
 //! Source: Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
 
@@ -18,6 +18,15 @@ pub static RMSNORM: Kernel = Kernel {
 impl Recorder<'_> {
     /// `x`: `[T, C]`, `w`: `[C]`, `y`: `[T, C]`; or `x`, `y`: `[T, H*C]`, of which every head is normalised by itself.
     pub fn rmsnorm(&mut self, x: Tensor, w: Tensor, eps: f32, y: Tensor) {
+        self.rmsnorm_with(x, w, eps, y, false);
+    }
+
+    /// As [`rmsnorm`](Self::rmsnorm), added to `y`.
+    pub fn rmsnorm_add(&mut self, x: Tensor, w: Tensor, eps: f32, y: Tensor) {
+        self.rmsnorm_with(x, w, eps, y, true);
+    }
+
+    fn rmsnorm_with(&mut self, x: Tensor, w: Tensor, eps: f32, y: Tensor, add: bool) {
         let (c, cols, bound) = (self.desc(w).cols, self.desc(x).cols, self.bound(x));
         self.expect(w, Element::F32, c);
         self.expect(y, Element::F32, cols);
@@ -25,7 +34,7 @@ impl Recorder<'_> {
         // Heads stand side by side: between them there is no padding.
         assert!(heads * c == cols && (heads == 1 || c.is_multiple_of(4)), "rmsnorm: {cols} elements in heads of {c}");
         let spec = Spec::default().u32("C", c).u32("H", heads).f32("EPS", eps);
-        let spec = spec.u32("OUTPUTS", (bound == Count::Outputs) as usize);
+        let spec = spec.u32("ADD", add as usize).u32("OUTPUTS", (bound == Count::Outputs) as usize);
         self.dispatch(&RMSNORM, spec, &[x, w, y], [Extent::Per(bound, 1), Extent::Fixed(heads), Extent::Fixed(1)]);
     }
 }
@@ -33,12 +42,14 @@ impl Recorder<'_> {
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [x, w, y] = tensors else { unreachable!() };
     let (c, eps) = (spec.get_u32("C"), spec.get_f32("EPS"));
+    let add = spec.get_u32("ADD");
     let rows = step.rows(spec) * spec.get_u32("H");
     let w = w.f32();
     for (x, y) in x.f32().chunks(stride(c)).zip(y.f32_mut().chunks_mut(stride(c))).take(rows) {
         let mean = x[..c].iter().map(|&v| (v as f64).powi(2)).sum::<f64>() / c as f64;
         for i in 0..c {
-            y[i] = (w[i] as f64 * x[i] as f64 / (mean + eps).sqrt()) as f32;
+            let value = w[i] as f64 * x[i] as f64 / (mean + eps).sqrt();
+            y[i] = if add == 1 { (y[i] as f64 + value) as f32 } else { value as f32 };
         }
     }
 }

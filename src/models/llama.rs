@@ -5,7 +5,7 @@ use super::{Config, Declare, Io, Model, rope_table};
 use crate::error::Result;
 use crate::kernel::Count;
 use crate::kernels::{Pairs, Rope, Scores};
-use crate::memory::{Capacity, Tensor, Weight};
+use crate::memory::{Tensor, Weight};
 use crate::program::Recorder;
 
 struct Layer {
@@ -78,22 +78,16 @@ impl Llama {
                 gate: d.matrix(&name("ffn_gate.weight"), f, c)?,
                 up: d.matrix(&name("ffn_up.weight"), f, c)?,
                 down: d.matrix(&name("ffn_down.weight"), c, f)?,
-                kv: ["k_pages", "v_pages"].map(|part| {
-                    let rows = capacity.pages * a.kv_heads * Capacity::PAGE;
-                    d.memory.tensor(name(part), capacity.kv, rows, a.head_dim)
-                }),
+                kv: d.kv_pages(l, a),
             });
         }
         let norm = d.vector("output_norm.weight", c)?;
-        let head = match d.contains("output.weight") {
-            true => d.matrix("output.weight", config.vocab, c)?,
-            false => embed.clone(),
-        };
+        let head = d.head(config, &embed)?;
         let factors = match d.contains("rope_freqs.weight") {
             true => Some(d.values("rope_freqs.weight", a.head_dim / 2)?),
             false => None,
         };
-        let table = rope_table(capacity.context, a.head_dim, config.rope_theta, factors.as_deref());
+        let table = rope_table(capacity.context, a.head_dim, config.rope_theta, config.rope_factor, factors.as_deref());
         let m = &mut *d.memory;
         let rope = Rope { table: m.table("rope", a.head_dim, &table), pairs };
         let mut token = |name, cols| m.activation(name, Count::Tokens, cols);
