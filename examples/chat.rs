@@ -292,7 +292,7 @@ fn converse(engine: &mut Engine, conversation: &mut Conversation, limit: Option<
         match say(engine, conversation, text, limit) {
             Ok(_) => {}
             // The conversation is as before, so another message may do.
-            Err(e @ (Error::Request { .. } | Error::Template(_) | Error::Tokenizer(_))) => {
+            Err(e @ (Error::Request { .. } | Error::Template(_) | Error::Chat(_) | Error::Tokenizer(_))) => {
                 eprintln!("error: {}", one_line(&e.to_string()));
             }
             Err(e) => return Err(e),

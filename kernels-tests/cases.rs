@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
-use farpast::kernels::{AttentionDims, AttentionInputs, Pairs, Rope};
+use farpast::kernels::{AttentionDims, AttentionInputs, Pairs, Rope, Scores};
 use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride};
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::Sampling;
@@ -18,21 +18,9 @@ use crate::gguf_writer::encode;
 #[derive(Clone, Copy, Debug)]
 pub enum Case {
     /// A table `[v, c]` in `parts` bindings, `t` tokens.
-    Embed {
-        format: &'static Format,
-        v: usize,
-        c: usize,
-        t: usize,
-        parts: usize,
-    },
+    Embed { format: &'static Format, v: usize, c: usize, t: usize, parts: usize },
     /// `t` rows of `c`; of outputs or of tokens.
-    Rmsnorm {
-        c: usize,
-        heads: usize,
-        t: usize,
-        outputs: bool,
-        scale: f32,
-    },
+    Rmsnorm { c: usize, heads: usize, t: usize, outputs: bool, scale: f32 },
     /// Weights `[n, k]` in `parts` bindings and, one step after the other, each number of rows of `t`.
     Linear {
         mode: Mode,
@@ -47,13 +35,7 @@ pub enum Case {
         values: Values,
     },
     /// A ragged batch.
-    RopeStore {
-        dims: AttentionDims,
-        pairs: Pairs,
-        kv: Element,
-        sequences: &'static [Sequence],
-        scale: f32,
-    },
+    RopeStore { dims: AttentionDims, pairs: Pairs, kv: Element, sequences: &'static [Sequence], scale: f32 },
     /// A ragged batch.
     Attention {
         mode: Mode,
@@ -61,28 +43,19 @@ pub enum Case {
         kv: Element,
         sequences: &'static [Sequence],
         values: Values,
+        /// Positions that a query sees; 0: all before.
+        window: usize,
     },
+    /// `t` rows of `c`.
+    Bias { c: usize, t: usize },
     /// `t` rows of `f`.
-    Bias {
-        c: usize,
-        t: usize,
-    },
-    Swiglu {
-        f: usize,
-        t: usize,
-        scale: f32,
-    },
+    Geglu { f: usize, t: usize, scale: f32 },
+    /// `t` rows of `f`.
+    Swiglu { f: usize, t: usize, scale: f32 },
     /// `r` of `t` rows of `c`.
-    LastTokens {
-        c: usize,
-        t: usize,
-        r: usize,
-    },
+    LastTokens { c: usize, t: usize, r: usize },
     /// `r` rows of `v` logits.
-    Sample {
-        v: usize,
-        r: usize,
-    },
+    Sample { v: usize, r: usize },
 }
 
 /// What inputs look like.
@@ -157,6 +130,11 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "attention_prefill" => attention_prefill(),
         "attention_decode" | "attention_merge" => attention_decode(),
         "bias" => vec![Case::Bias { c: 1, t: 3 }, Case::Bias { c: 1537, t: 5 }, Case::Bias { c: 94, t: 17 }],
+        "geglu" => vec![
+            Case::Geglu { f: 1, t: 3, scale: 4.0 },
+            Case::Geglu { f: 1537, t: 5, scale: 12.0 },
+            Case::Geglu { f: 94, t: 17, scale: LARGE },
+        ],
         "swiglu" => vec![
             Case::Swiglu { f: 1, t: 3, scale: 4.0 },
             Case::Swiglu { f: 1537, t: 5, scale: 4.0 },
@@ -316,8 +294,19 @@ const LONG_DECODE: &[Sequence] = &[Sequence(16 * 521 - 1, 1, All), Sequence(33, 
 
 fn attention_prefill() -> Vec<Case> {
     let mode = Mode::Prefill;
-    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values };
+    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0 };
+    let windowed = |window| Case::Attention {
+        mode,
+        dims: dims(6, 2, 8),
+        kv: Element::F32,
+        sequences: PREFILL,
+        values: Values::Unit,
+        window,
+    };
     vec![
+        windowed(1),
+        windowed(16),
+        windowed(19),
         case(dims(6, 2, 8), Element::F32, PREFILL, Values::Unit),
         case(dims(6, 2, 8), Element::F16, LONG_PREFILL, Values::Unit),
         case(dims(3, 1, 20), Element::F32, PREFILL, Values::Large),
@@ -331,8 +320,19 @@ fn attention_prefill() -> Vec<Case> {
 
 fn attention_decode() -> Vec<Case> {
     let mode = Mode::Decode;
-    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values };
+    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0 };
+    let windowed = |window| Case::Attention {
+        mode,
+        dims: dims(6, 2, 8),
+        kv: Element::F32,
+        sequences: DECODE,
+        values: Values::Unit,
+        window,
+    };
     vec![
+        windowed(1),
+        windowed(16),
+        windowed(37),
         case(dims(6, 2, 8), Element::F32, DECODE, Values::Unit),
         case(dims(2, 1, 12), Element::F16, LONG_DECODE, Values::Unit),
         case(dims(3, 1, 20), Element::F32, DECODE, Values::Large),
@@ -448,7 +448,7 @@ impl Case {
                     r.rope_store(d, inputs, Rope { table: rope, pairs }, qkv, pages)
                 })
             }
-            Case::Attention { mode, dims: d, kv, sequences, values } => {
+            Case::Attention { mode, dims: d, kv, sequences, values, window } => {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
@@ -465,8 +465,9 @@ impl Case {
                 batch.fill(&mut setup, d, pages[1], |_| random.value(values));
                 let name = format!("attention {mode:?} {d:?} {kv:?} {values:?} {sequences:?}");
                 let scale = 1.0 / (d.head_dim as f32).sqrt();
-                let mut setup =
-                    setup.record(name, mode, vec![batch.step], |r| r.attention(d, inputs, scale, q, pages, o));
+                let mut setup = setup.record(name, mode, vec![batch.step], |r| {
+                    r.attention(d, inputs, Scores { scale, window }, q, pages, o)
+                });
                 if values == Values::Large {
                     setup.weigh(pages[1], [inputs.parts, o]);
                 }
@@ -479,6 +480,15 @@ impl Case {
                 let y = setup.memory.activation("y", Count::Tokens, c);
                 setup.rows(y, t, |_, _| random.signed(4.0));
                 setup.record(format!("bias C = {c}, T = {t}"), Mode::Prefill, vec![tokens_step(t)], |r| r.bias(b, y))
+            }
+            Case::Geglu { f, t, scale } => {
+                let mut setup = Draft::new(rows(t), &F32, 1, f, 1);
+                let [gate, up, y] = ["gate", "up", "y"].map(|name| setup.memory.activation(name, Count::Tokens, f));
+                for x in [gate, up] {
+                    setup.rows(x, t, |_, _| random.signed(scale));
+                }
+                let name = format!("geglu F = {f}, T = {t}, |x| ≤ {scale}");
+                setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.geglu(gate, up, y))
             }
             Case::Swiglu { f, t, scale } => {
                 let mut setup = Draft::new(rows(t), &F32, 1, f, 1);

@@ -107,7 +107,7 @@ fn template_that_raises_fails_before_the_first_turn() {
     let template = "{{ raise_exception('no ' ~ messages[0].role) }}";
     let (engine, weights) = load(toy(Some(template)), CONTEXT);
     let error = Conversation::new(&engine, &weights, None).err().unwrap();
-    assert!(matches!(error, Error::Template(_)) && error.to_string().contains("no user"), "{error}");
+    assert!(matches!(error, Error::Chat(_)) && error.to_string().contains("no user"), "{error}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod diverge;
 mod embed;
 mod fetch;
 mod formats;
+mod geglu;
 mod gguf;
 mod gguf_writer;
 mod harness;

@@ -96,11 +96,56 @@ impl Small {
     }
 }
 
+/// A toy vocabulary of SentencePiece's kind: "llama", "gemma" or "without_bytes".
+struct ToyPieces {
+    tokens: Vec<&'static str>,
+    types: Vec<i32>,
+    scores: Vec<f32>,
+    fields: &'static Value,
+}
+
+impl ToyPieces {
+    fn new(name: &str) -> ToyPieces {
+        let fields = &golden("pieces")["vocabularies"][name];
+        let list = |field: &str| fields[field].as_array().unwrap().iter();
+        ToyPieces {
+            tokens: list("tokens").map(|token| token.as_str().unwrap()).collect(),
+            types: list("types").map(|kind| kind.as_i64().unwrap() as i32).collect(),
+            scores: list("scores").map(|score| score.as_f64().unwrap() as f32).collect(),
+            fields,
+        }
+    }
+
+    fn vocabulary(&self) -> Vocabulary<'_> {
+        let id = |field: &str| self.fields[field].as_u64().map(|id| id as u32);
+        Vocabulary {
+            model: "llama",
+            pre: Some("default"),
+            tokens: self.tokens.clone(),
+            token_types: &self.types,
+            scores: &self.scores,
+            add_space_prefix: self.fields["add_space_prefix"].as_bool(),
+            bos: id("bos"),
+            eos: id("eos"),
+            unk: id("unk"),
+            ..Vocabulary::default()
+        }
+    }
+
+    fn tokenizer(name: &str) -> Tokenizer {
+        Tokenizer::new(&ToyPieces::new(name).vocabulary()).unwrap()
+    }
+}
+
 fn golden(name: &str) -> &'static Value {
     static SMOLLM2: OnceLock<Value> = OnceLock::new();
     static QWEN2: OnceLock<Value> = OnceLock::new();
+    static PIECES: OnceLock<Value> = OnceLock::new();
+    static FAMILIES: OnceLock<Value> = OnceLock::new();
     match name {
         "smollm2" => SMOLLM2.get_or_init(|| serde_json::from_str(include_str!("golden/text_smollm2.json")).unwrap()),
+        "pieces" => PIECES.get_or_init(|| serde_json::from_str(include_str!("golden/text_pieces.json")).unwrap()),
+        "families" => FAMILIES.get_or_init(|| serde_json::from_str(include_str!("golden/text_families.json")).unwrap()),
         _ => QWEN2.get_or_init(|| serde_json::from_str(include_str!("golden/text_qwen2.json")).unwrap()),
     }
 }
@@ -145,7 +190,7 @@ fn rejected(vocabulary: &Vocabulary) -> String {
 
 fn template_error(result: farpast::Result<String>) -> String {
     match result {
-        Err(Error::Template(what)) => what,
+        Err(Error::Template(what) | Error::Chat(what)) => what,
         other => panic!("expected a template error, found {:?}", other.map(|text| text.len())),
     }
 }
@@ -270,7 +315,9 @@ fn bad_vocabularies_are_errors() {
         change(&mut vocabulary);
         rejected(&vocabulary)
     };
-    assert!(with(&|v| v.model = "llama").contains("gpt2"));
+    let unknown = with(&|v| v.model = "gemma4");
+    assert!(unknown.contains("gpt2") && unknown.contains("llama") && unknown.contains("gemma4"), "{unknown}");
+    assert!(with(&|v| v.model = "llama").contains("tokenizer.ggml.scores"));
     assert!(with(&|v| v.pre = Some("new")).contains("smollm"));
     assert!(with(&|v| v.tokens.clear()).contains("tokens"));
     assert!(with(&|v| v.token_types = &[1, 3]).contains("259"));
@@ -283,6 +330,214 @@ fn bad_vocabularies_are_errors() {
     assert!(with(&|v| v.merges.push("b a")).contains("ba"));
     assert!(with(&|v| v.merges.push("<|im_end|> <|im_end|>")).contains("merges[1]"));
     assert!(with(&|v| v.merges.push("é ü")).contains("merges"));
+}
+
+#[test]
+fn bad_piece_vocabularies_are_errors() {
+    let toy = ToyPieces::new("llama");
+    let good = toy.vocabulary();
+    let n = toy.tokens.len();
+    assert!(rejected(&Vocabulary { scores: &toy.scores[1..], ..good.clone() }).contains("scores"));
+    assert!(rejected(&Vocabulary { token_types: &[], ..good.clone() }).contains("token_type"));
+    let scores: Vec<f32> = toy.scores[..n - 1].iter().copied().chain([f32::NAN]).collect();
+    assert!(rejected(&Vocabulary { scores: &scores, ..good.clone() }).contains(&format!("scores[{}]", n - 1)));
+    let mut types = toy.types.clone();
+    types[n - 1] = 6;
+    assert!(rejected(&Vocabulary { token_types: &types, ..good.clone() }).contains(&format!("tokens[{}]", n - 1)));
+    assert!(rejected(&Vocabulary { unk: Some(n as u32), ..good }).contains("unknown_token_id"));
+}
+
+#[test]
+fn pieces_equal_golden() {
+    let mut cases = 0;
+    for name in ["llama", "gemma", "without_bytes"] {
+        let tokenizer = ToyPieces::tokenizer(name);
+        for case in golden("pieces")["encodings"].as_array().unwrap().iter().filter(|case| case["vocabulary"] == name) {
+            cases += 1;
+            if case["name"] == "long_line" {
+                let found = tokenizer.encode(&long_line(), Special::AsText).unwrap();
+                assert_eq!(
+                    (found.len() as u64, fnv(&found)),
+                    (case["count"].as_u64().unwrap(), ids_hash(case)),
+                    "{name}"
+                );
+                continue;
+            }
+            let text = case["text"].as_str().unwrap();
+            let as_text = ids(&case["as_text"]);
+            let name = format!("{name}, {}: {text:?}", case["name"]);
+            assert_eq!(tokenizer.encode(text, Special::AsText).unwrap(), as_text, "{name}");
+            assert_eq!(tokenizer.decode(&as_text), case["decoded"].as_str().unwrap_or(text), "{name}");
+            let parsed = case.get("parsed").map_or(as_text, ids);
+            assert_eq!(tokenizer.encode(text, Special::Parse).unwrap(), parsed, "{name}, control parsed");
+        }
+    }
+    assert!(cases >= 100, "{cases}");
+}
+
+#[test]
+#[ignore = "needs two more checkpoints, named by FARPAST_TEST_GEMMA3 and FARPAST_TEST_QWEN2"]
+fn tokens_of_other_checkpoints_equal_golden() {
+    for (variable, golden) in [
+        ("FARPAST_TEST_GEMMA3", include_str!("golden/tokens_gemma3.json")),
+        ("FARPAST_TEST_QWEN2", include_str!("golden/tokens_qwen2.json")),
+    ] {
+        let path = std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} names no file"));
+        let weights = Weights::open(std::path::Path::new(&path)).unwrap();
+        let start = Instant::now();
+        let tokenizer = farpast::chat::tokenizer(&weights).unwrap();
+        println!("{variable}: {} tokens in {:?}", tokenizer.len(), start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(3));
+        let golden: Value = serde_json::from_str(golden).unwrap();
+        for case in golden["encodings"].as_array().unwrap() {
+            let name = format!("{variable}, {}", case["name"]);
+            if case["name"] == "long_line" {
+                let found = tokenizer.encode(&long_line(), Special::AsText).unwrap();
+                assert_eq!(
+                    (found.len() as u64, fnv(&found)),
+                    (case["count"].as_u64().unwrap(), ids_hash(case)),
+                    "{name}"
+                );
+                continue;
+            }
+            let text = case["text"].as_str().unwrap();
+            let as_text = ids(&case["as_text"]);
+            assert_eq!(tokenizer.encode(text, Special::AsText).unwrap(), as_text, "{name}");
+            let parsed = case.get("parsed").map_or(as_text, ids);
+            assert_eq!(tokenizer.encode(text, Special::Parse).unwrap(), parsed, "{name}, control parsed");
+        }
+    }
+}
+
+#[test]
+fn random_piece_vocabularies_neither_panic_nor_lose_text() {
+    let mut random = Random(11);
+    let letters: Vec<char> = "▁ab<é東".chars().collect();
+    for round in 0..300 {
+        let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+        let mut tokens: Vec<String> = ["▁".into()].into_iter().chain(bytes).collect();
+        let mut types: Vec<i32> = [1].into_iter().chain([6; 256]).collect();
+        let mut scores = vec![0.0; 257];
+        for _ in 0..random.below(40) {
+            tokens.push((0..random.below(5)).map(|_| letters[random.below(letters.len())]).collect());
+            types.push([1, 1, 1, 5, 4, 3][random.below(6)]);
+            scores.push([0.0, -0.0, -1.0, -2.5, f32::INFINITY, f32::NEG_INFINITY][random.below(6)]);
+        }
+        let vocabulary = Vocabulary {
+            model: "llama",
+            tokens: tokens.iter().map(String::as_str).collect(),
+            token_types: &types,
+            scores: &scores,
+            add_space_prefix: Some(round % 2 == 0),
+            ..Vocabulary::default()
+        };
+        let tokenizer = Tokenizer::new(&vocabulary).unwrap();
+        // Text that starts a stretch anew after a user-defined token gets one more space there.
+        let user_defined = round % 2 == 0 && types.contains(&4);
+        for _ in 0..20 {
+            let text: String = (0..random.below(12)).map(|_| letters[random.below(letters.len())]).collect();
+            let decoded = tokenizer.decode(&tokenizer.encode(&text, Special::AsText).unwrap());
+            let spaced = text.replace('▁', " ");
+            match user_defined {
+                true => assert_eq!(decoded.replace(' ', ""), spaced.replace(' ', ""), "{text} {tokens:?}"),
+                false => assert_eq!(decoded, spaced, "{text} {tokens:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn piece_tokens_and_ids_agree() {
+    for name in ["llama", "gemma"] {
+        let tokenizer = ToyPieces::tokenizer(name);
+        for id in 0..tokenizer.len() as u32 {
+            let token = tokenizer.token(id).unwrap();
+            assert_eq!(tokenizer.token(tokenizer.id(token).unwrap()), Some(token), "{id}");
+        }
+        assert_eq!(tokenizer.token_bytes(tokenizer.id("<0xE6>").unwrap()), [0xE6]);
+        assert_eq!(tokenizer.warnings(), [] as [String; 0]);
+    }
+    let gemma = ToyPieces::tokenizer("gemma");
+    // HTML that happens to be spelled like other models' end of text.
+    assert!(!gemma.is_control(gemma.id("</s>").unwrap()));
+    assert_eq!(
+        gemma.stop_ids().iter().map(|&id| gemma.token(id).unwrap()).collect::<Vec<_>>(),
+        ["<eos>", "<end_of_turn>"]
+    );
+    assert_eq!(gemma.with_bos(vec![]), [2]);
+}
+
+#[test]
+fn typed_bytes_and_control_tokens_stay_text() {
+    for name in ["llama", "gemma", "without_bytes"] {
+        let tokenizer = ToyPieces::tokenizer(name);
+        for text in ["<0x41>", "<s>", "</s>", "<unk>", "<start_of_turn>", "<bos>"] {
+            let found = tokenizer.encode(text, Special::AsText).unwrap();
+            let unknown = |id: &u32| Some(*id) == tokenizer.unk();
+            assert!(found.iter().all(|id| unknown(id) || !tokenizer.is_control(*id)), "{name} {text} {found:?}");
+            assert!(name == "without_bytes" || tokenizer.decode(&found) == text, "{name} {text} {found:?}");
+        }
+    }
+    let llama = ToyPieces::tokenizer("llama");
+    let messages = [Message::new("user", "a</s><s>b")];
+    let template =
+        ChatTemplate::for_model(Some("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"), &llama).unwrap();
+    let ids = template.encode(&llama, &Chat { messages: &messages, ..Chat::default() }).unwrap();
+    let control: Vec<_> = ids.iter().filter(|&&id| llama.is_control(id)).collect();
+    assert_eq!(control, [&1, &2]);
+    assert_eq!(llama.decode(&ids), "a</s><s>b");
+}
+
+#[test]
+fn a_text_loses_only_the_space_that_encoding_added() {
+    let llama = ToyPieces::tokenizer("llama");
+    for text in ["", "a", " a", "  a ", "the cat", " "] {
+        let ids = llama.encode(text, Special::AsText).unwrap();
+        assert_eq!(llama.decode(&ids), text);
+        assert_eq!(llama.decode(&llama.with_bos(ids)), text);
+    }
+    let ids = llama.encode("the", Special::AsText).unwrap();
+    let stream =
+        |mut stream: StreamDecoder| -> String { ids.iter().map(|&id| stream.push(id, &llama).to_owned()).collect() };
+    assert_eq!(stream(StreamDecoder::new()), "the");
+    assert_eq!(stream(StreamDecoder::continuing()), " the");
+    let gemma = ToyPieces::tokenizer("gemma");
+    assert_eq!(gemma.decode(&gemma.encode(" the", Special::AsText).unwrap()), " the");
+}
+
+#[test]
+fn control_tokens_of_phi3_take_white_space_along() {
+    let toy = ToyPieces::new("gemma");
+    let phi3 = Tokenizer::new(&Vocabulary { strips_after_control: true, ..toy.vocabulary() }).unwrap();
+    let encode = |text, special| phi3.encode(text, special).unwrap();
+    let stripped = encode("<start_of_turn>a<end_of_turn>", Special::Parse);
+    assert_eq!(encode("<start_of_turn>\n a<end_of_turn>\n", Special::Parse), stripped);
+    let typed = encode("<start_of_turn>\na", Special::AsText);
+    assert_eq!(phi3.decode(&typed), "<start_of_turn>\na");
+}
+
+#[test]
+fn a_large_piece_vocabulary_is_built_fast() {
+    let mut random = Random(3);
+    let letters: Vec<char> = "▁etaoinshrdluäßéмир東京".chars().collect();
+    let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
+    while tokens.len() < 262_144 {
+        tokens.push((0..2 + random.below(9)).map(|_| letters[random.below(letters.len())]).collect());
+    }
+    let scores: Vec<f32> = (0..tokens.len()).map(|id| -(id as f32)).collect();
+    let types = vec![1; tokens.len()];
+    let vocabulary = Vocabulary {
+        model: "llama",
+        tokens: tokens.iter().map(String::as_str).collect(),
+        scores: &scores,
+        token_types: &types,
+        ..Vocabulary::default()
+    };
+    let start = Instant::now();
+    Tokenizer::new(&vocabulary).unwrap();
+    let took = start.elapsed();
+    println!("{} tokens: {took:?}", tokens.len());
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[test]
@@ -333,14 +588,38 @@ fn long_texts_take_linear_time() {
 }
 
 #[test]
+fn long_texts_take_linear_time_in_pieces() {
+    for name in ["llama", "gemma"] {
+        let tokenizer = ToyPieces::tokenizer(name);
+        for (what, text) in [
+            ("spaces", " ".repeat(500_000)),
+            ("newlines", "\n".repeat(500_000)),
+            ("letters", "a".repeat(500_000)),
+            ("words", "the".repeat(200_000)),
+            ("bytes", "🦀".repeat(100_000)),
+            ("marks", "<start_of_".repeat(50_000)),
+            ("mixed", long_line().repeat(5)),
+        ] {
+            let start = Instant::now();
+            let ids = tokenizer.encode(&text, Special::Parse).unwrap();
+            let took = start.elapsed();
+            println!("{name} {what}: {} tokens in {took:?}", ids.len());
+            assert!(tokenizer.decode(&ids) == text, "{name} {what}");
+            assert!(took < Duration::from_secs(5), "{name} {what}: {took:?}");
+        }
+    }
+}
+
+#[test]
 fn streamed_text_equals_decoded() {
     let small = Small::new();
     let small = Tokenizer::new(&small.vocabulary()).unwrap();
+    let (llama, gemma) = (ToyPieces::tokenizer("llama"), ToyPieces::tokenizer("gemma"));
     let mut random = Random(1);
-    for round in 0..2000 {
-        let tokenizer = if round % 2 == 0 { tokenizer() } else { &small };
+    for round in 0..4000 {
+        let tokenizer = [tokenizer(), &small, &llama, &gemma][round / 2 % 4];
         let mut ids: Vec<u32> = (0..random.below(40)).map(|_| random.below(tokenizer.len() + 3) as u32).collect();
-        if round % 4 == 1 {
+        if round % 2 == 1 {
             // Text of several bytes a character, with one token spoilt.
             ids = tokenizer.encode("👩‍👩‍👧 é 東京 мир", Special::AsText).unwrap();
             let at = random.below(ids.len());
@@ -400,6 +679,68 @@ fn rendered_chats_equal_golden() {
             }
         }
     }
+}
+
+#[test]
+fn chats_of_all_families_equal_golden() {
+    let mut refused = 0;
+    for case in golden("families")["chats"].as_array().unwrap() {
+        let text = |field: &str| case[field].as_str().unwrap();
+        let source = match text("template") {
+            "gemma3" => include_str!("golden/templates/gemma3.jinja"),
+            "llama3" => include_str!("golden/templates/llama3.jinja"),
+            "mistral" => include_str!("golden/templates/mistral.jinja"),
+            "phi3" => include_str!("golden/templates/phi3.jinja"),
+            other => panic!("{other}"),
+        };
+        let template = ChatTemplate::new(source, text("bos"), text("eos")).unwrap();
+        let messages = messages(&case["chat"]);
+        let chat = Chat {
+            messages: &messages,
+            tools: case["chat"]["tools"].as_array().map_or(&[], Vec::as_slice),
+            add_generation_prompt: case["chat"]["add_generation_prompt"].as_bool().unwrap_or(false),
+            ..Chat::default()
+        };
+        let name = format!("{}, {}", case["template"], case["name"]);
+        match (template.render(&chat), case["refused"].as_str()) {
+            (Ok(found), None) => assert_eq!(found, text("text"), "{name}"),
+            (Err(Error::Chat(why)), Some(refusal)) => {
+                assert_eq!(why, refusal, "{name}");
+                refused += 1;
+            }
+            (found, _) => panic!("{name}: {found:?}"),
+        }
+    }
+    assert!(refused >= 8, "{refused}");
+}
+
+#[test]
+fn parts_are_joined_only_for_templates_that_cannot_read_them() {
+    let parts = json!([{"type": "text", "text": " a"}, {"type": "text", "text": "b "}]);
+    let image = json!([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}]);
+    let chat = |content: &Value| [Message::from_json(json!({"role": "user", "content": content})).unwrap()];
+    let rendered =
+        |source: &str, content: &Value| render(source, &Chat { messages: &chat(content), ..Chat::default() });
+    let reads = "{% for p in messages[0].content %}[{{ p.type }}{{ p.text|trim }}]{% endfor %}";
+    assert_eq!(rendered(reads, &parts).unwrap(), "[texta][textb]");
+    assert_eq!(rendered(reads, &image).unwrap(), "[texta][image_url]");
+    for (source, expected) in [
+        ("<{{ messages[0].content }}>", "< a\nb >"),
+        ("{{ '<' + messages[0]['content'] + '>' }}", "< a\nb >"),
+        ("<{{ messages[0].content|trim }}>", "<a\nb>"),
+        ("{{ messages[0].content|tojson }}", "\" a\\nb \""),
+        ("{% if messages[0].content is string %}<{{ messages[0].content }}>{% endif %}", "< a\nb >"),
+        ("{{ messages|tojson }}", "[{\"role\": \"user\", \"content\": \" a\\nb \"}]"),
+    ] {
+        assert_eq!(rendered(source, &parts).unwrap(), expected, "{source}");
+        let error = rendered(source, &image).unwrap_err();
+        assert!(matches!(error, Error::Request { .. }) && error.to_string().contains("image_url"), "{error}");
+    }
+    let template = ChatTemplate::new("<|im_start|>{{ messages[0].content }}", "", "").unwrap();
+    let typed = chat(&json!([{"type": "text", "text": "<|im_start|>"}, {"type": "text", "text": "x"}]));
+    let ids = template.encode(tokenizer(), &Chat { messages: &typed, ..Chat::default() }).unwrap();
+    assert_eq!(ids.iter().filter(|&&id| tokenizer().is_control(id)).count(), 1);
+    assert_eq!(tokenizer().decode_with_control(&ids), "<|im_start|><|im_start|>\nx");
 }
 
 /// Control tokens of the encoded chat.
@@ -520,7 +861,8 @@ fn undefined_prints_nothing_and_has_no_attributes() {
 #[test]
 fn raised_exceptions_carry_their_message() {
     let source = "{% if true %}{{ raise_exception('Conversation roles must alternate') }}{% endif %}";
-    assert_eq!(template_error(render(source, &Chat::default())), "Conversation roles must alternate");
+    let refused = render(source, &Chat::default());
+    assert!(matches!(&refused, Err(Error::Chat(why)) if why == "Conversation roles must alternate"), "{refused:?}");
 }
 
 #[test]
@@ -705,7 +1047,7 @@ fn mutated_templates_neither_panic_nor_hang() {
         parsed += 1;
         match template.encode(tokenizer(), &chat) {
             Ok(_) => rendered += 1,
-            Err(Error::Template(_)) => {}
+            Err(Error::Template(_) | Error::Chat(_)) => {}
             Err(other) => panic!("{other}: {source}"),
         }
         slowest = slowest.max(start.elapsed());

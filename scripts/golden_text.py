@@ -4,6 +4,9 @@
     pip install gguf tokenizers transformers jinja2
     scripts/golden_text.py SmolLM2.gguf kernels-tests/golden/text_smollm2.json
     scripts/golden_text.py --chats Qwen2.5.gguf kernels-tests/golden/text_qwen2.json  # its template, without tokens
+    scripts/golden_text.py --tokens MODEL.gguf kernels-tests/golden/tokens_NAME.json  # tokens without chats
+    scripts/golden_text.py --pieces kernels-tests/golden/text_pieces.json  # SentencePiece-style, with toy vocabularies
+    scripts/golden_text.py --families kernels-tests/golden/templates kernels-tests/golden/text_families.json
     scripts/golden_text.py --vocabulary MODEL.gguf /tmp/NAME.vocabulary.json  # the vocabulary alone, for development
 
 The reference is configured as the models were published, from the vocabulary of the GGUF file; it shares no code with
@@ -12,8 +15,6 @@ the crate's use of the library but the library itself.
 
 import json
 import sys
-
-from gguf import GGUFReader
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -174,7 +175,185 @@ TEMPLATES = {
 }
 
 
+FAMILY_CHATS = {
+    "roles_do_not_alternate": dict(messages=[m("user", "1"), m("user", "2")], add_generation_prompt=True),
+    "assistant_first": dict(messages=[m("assistant", "1"), m("user", "2")]),
+    "late_system": dict(messages=[m("user", "1"), m("system", "S"), m("user", "2")]),
+    "one_tool_call": dict(
+        messages=[
+            m("system", "S"),
+            m("user", "Weather in Köln?"),
+            m("assistant", "", tool_calls=[{**call("weather", {"place": "Köln", "hours": 2.5}), "id": "abcdefghi"}]),
+            m("tool", '{"sky": "grey"}', name="weather", tool_call_id="abcdefghi"),
+            m("assistant", "Grey. "),
+            m("user", "Thanks"),
+        ],
+        tools=TOOLS,
+        add_generation_prompt=True,
+    ),
+    "parts": dict(
+        messages=[
+            m("system", [{"type": "text", "text": "Be brief."}]),
+            m("user", [{"type": "text", "text": "a <b>"}, {"type": "text", "text": " c"}]),
+            m("assistant", "x"),
+            m("user", [{"type": "text", "text": "Go on"}]),
+        ],
+        add_generation_prompt=True,
+    ),
+}
+
+# BOS, EOS, and whether the template reads lists of parts. For those that do not, parts are joined by line feeds.
+FAMILIES = {
+    "gemma3": ("<bos>", "<eos>", True),
+    "llama3": ("<|begin_of_text|>", "<|eot_id|>", False),
+    "mistral": ("<s>", "</s>", False),
+    "phi3": ("<s>", "<|endoftext|>", False),
+}
+
+
+def families(folder):
+    from jinja2.exceptions import TemplateError
+
+    cases = []
+    for family, (bos, eos, parts) in FAMILIES.items():
+        source = open(f"{folder}/{family}.jinja").read()
+        v = {"tokens": [bos, eos], "bos": 0, "eos": 1}
+        for name, chat in {**CHATS, **FAMILY_CHATS}.items():
+            join = lambda c: c if parts or not isinstance(c, list) else "\n".join(part["text"] for part in c)
+            joined = dict(chat, messages=[dict(x, content=join(x["content"])) for x in chat["messages"]])
+            case = {"template": family, "name": name, "bos": bos, "eos": eos, "chat": chat}
+            try:
+                cases.append({**case, "text": render(source, v, joined)})
+            except TemplateError as e:
+                cases.append({**case, "refused": e.message})
+    return {"chats": cases}
+
+
+# Characters that the toy vocabularies have no pieces for.
+AS_BYTES = "\n\t\r\x00\x01\x07東안녕세計"
+
+
+def learn(texts, count):
+    """The most frequent pairs, again and again: plain BPE training on words that begin with their space."""
+    import re
+    from collections import Counter
+
+    words = Counter(w for text in texts for w in re.findall(r"▁+$|▁?[^▁%s]+" % AS_BYTES, text.replace(" ", "▁")))
+    words = [([*w], n) for w, n in words.items()]
+    pieces = []
+    while len(pieces) < count:
+        pairs = Counter()
+        for w, n in words:
+            pairs.update({pair: n * k for pair, k in Counter(zip(w, w[1:])).items()})
+        a, b = max(pairs, key=lambda pair: (pairs[pair], pair))
+        pieces.append(a + b)
+        for w, _ in words:
+            i = 0
+            while i + 1 < len(w):
+                if w[i] == a and w[i + 1] == b:
+                    w[i : i + 2] = [a + b]
+                i += 1
+    return pieces
+
+
+def toy_vocabularies():
+    """Rows of text, type and score; `llama` begins texts with a space, `gemma` has user-defined tokens and equal scores."""
+    texts = [text for name, text in TEXTS.items() if name not in ("emoji", "private", "rare_scripts", "math")]
+    pieces = list(dict.fromkeys(learn(texts, 260)))
+    letters = sorted({c for text in texts for c in text.replace(" ", "▁") if c not in AS_BYTES} | {"▁"})
+    ranked = lambda tokens, ties: [(token, 1, -float(i // ties)) for i, token in enumerate(dict.fromkeys(tokens))]
+    byte = [(f"<0x{b:02X}>", 6, 0.0) for b in range(256)]
+    special = lambda *tokens: [(token, 3, -1000.0) for token in tokens]
+    llama = [("<unk>", 2, 0.0), ("<s>", 3, 0.0), ("</s>", 3, 0.0)]
+    user = [(token, 4, -1000.0) for token in ("\n", "\n\n", "  ", "   ", "    ", "\t", "\t\t", "<b>", "</s>", "a b")]
+    # Of equal scores, in "zqqz" the longer left part decides, in "zwqq" the longer right part.
+    tied = [("qq", 1, 2.0)] + [(token, 1, 1.0) for token in ("zqq", "qqz", "zw", "wqq")]
+    extra = [">▁", ">▁<", "a▁", "▁▁a"]
+    return {
+        "llama": dict(rows=llama + byte + ranked(pieces + ["▁▁", "▁▁▁▁"] + extra + letters, 1), unk=0, bos=1, eos=2),
+        "gemma": dict(
+            rows=special("<pad>", "<eos>", "<bos>", "<unk>")
+            + user
+            + special("<start_of_turn>", "<end_of_turn>")
+            + tied
+            + ranked([piece for piece in pieces if piece.strip("▁")] + extra + letters, 7)
+            + byte,
+            unk=3,
+            bos=2,
+            eos=1,
+            add_space_prefix=False,
+        ),
+        "without_bytes": dict(rows=llama + ranked(pieces + letters[:150], 3), unk=0, bos=1, eos=2),
+    }
+
+
+def reference_pieces(vocabulary):
+    """As transformers converts SentencePiece models: merges from scores, user-defined runs of spaces first."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+    from transformers.tokenization_utils_base import generate_merges
+
+    rows, prefix = vocabulary["rows"], vocabulary.get("add_space_prefix", True)
+    spelled = lambda token, kind: token.replace(" ", "▁") if kind == 4 else token
+    vocab, scores = {}, {}
+    for i, (token, kind, score) in enumerate(rows):
+        if vocab.setdefault(spelled(token, kind), i) == i:
+            scores[spelled(token, kind)] = float("inf") if kind == 4 else score
+    merges = generate_merges(vocab, scores, {token for token, kind, _ in rows if kind in (2, 3, 6)})
+    unk = rows[vocabulary["unk"]][0]
+    t = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unk))
+    spaces = normalizers.Replace(" ", "▁")
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces] if prefix else [spaces])
+    strip = [decoders.Strip(content=" ", left=1)] if prefix else []
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()] + strip)
+    user = [(token, spelled(token, kind)) for token, kind, _ in rows if kind == 4]
+    user = dict.fromkeys(s if token.strip() == "" else token for token, s in user)
+    t.add_tokens([AddedToken(token, special=False, normalized=False) for token in user if token in vocab])
+    t.add_special_tokens([AddedToken(x, special=True, normalized=False) for x, kind, _ in rows if kind in (2, 3)])
+    return t
+
+
+def encode(t, text):
+    t.encode_special_tokens = True
+    as_text = t.encode(text, add_special_tokens=False).ids
+    t.encode_special_tokens = False
+    return as_text, t.encode(text, add_special_tokens=False).ids
+
+
+PIECE_TEXTS = {
+    "turns": "<start_of_turn>user\nHi  there<end_of_turn>\n<s> [INST] <<SYS>>",
+    "html": "<b>a</b> > </s>  <b> </b>▁▁ ▁ x> <a b",
+    "bytes_as_text": "<0x41><0xE6>",
+    "ties": "zqqz zwqq qqqq",
+    "first_space": " a",
+    "only_space": " ",
+    "repeats": "a" * 50 + "e" * 33 + "----" * 9 + "=" * 7,
+}
+
+
+def pieces():
+    vocabularies = toy_vocabularies()
+    encodings = []
+    for name, vocabulary in vocabularies.items():
+        t = reference_pieces(vocabulary)
+        for text_name, text in {**TEXTS, **{f"pieces_{k}": x for k, x in PIECE_TEXTS.items()}}.items():
+            as_text, parsed = encode(t, text)
+            case = {"vocabulary": name, "name": text_name, "text": text, "as_text": as_text}
+            if parsed != as_text:
+                case["parsed"] = parsed
+            decoded = t.decode(as_text, skip_special_tokens=True)
+            if decoded != text:
+                case["decoded"] = decoded
+            encodings.append(case)
+        ids, _ = encode(t, long_line())
+        encodings.append({"vocabulary": name, "name": "long_line", "count": len(ids), "fnv": fnv(ids)})
+    columns = lambda rows: dict(zip(("tokens", "types", "scores"), map(list, zip(*rows))))
+    vocabularies = {name: {**columns(v.pop("rows")), **v} for name, v in vocabularies.items()}
+    return {"vocabularies": vocabularies, "encodings": encodings}
+
+
 def read(path):
+    from gguf import GGUFReader
+
     fields = GGUFReader(path).fields
     get = lambda key: fields[key].contents() if key in fields else None
     t = "tokenizer.ggml."
@@ -183,6 +362,8 @@ def read(path):
         "pre": get(t + "pre"),
         "tokens": get(t + "tokens"),
         "token_types": [int(x) for x in get(t + "token_type")],
+        "scores": [float(x) for x in get(t + "scores") or []],
+        "add_space_prefix": get(t + "add_space_prefix"),
         "merges": get(t + "merges"),
         "add_bos": get(t + "add_bos_token"),
         "bos": get(t + "bos_token_id"),
@@ -233,7 +414,44 @@ def render(template, v, chat):
     return rendered[0]
 
 
+def tokens(path):
+    v = read(path)
+    if v["model"] == "llama":
+        rows = list(zip(v["tokens"], v["token_types"], v["scores"]))
+        prefix = v["add_space_prefix"]
+        t = reference_pieces({"rows": rows, "unk": v["unk"], "add_space_prefix": prefix is None or prefix})
+    else:
+        t = reference(v, v["pre"])
+    encodings = []
+    for name, text in {**TEXTS, **{f"pieces_{k}": x for k, x in PIECE_TEXTS.items()}}.items():
+        as_text, parsed = encode(t, text)
+        case = {"name": name, "text": text, "as_text": as_text}
+        encodings.append({**case, "parsed": parsed} if parsed != as_text else case)
+    ids, _ = encode(t, long_line())
+    encodings.append({"name": "long_line", "count": len(ids), "fnv": fnv(ids)})
+    return {"encodings": encodings}
+
+
+def write(golden, out):
+    with open(out, "w") as f:
+        # One case a line.
+        f.write("{")
+        for i, (key, value) in enumerate(golden.items()):
+            f.write((",\n" if i else "\n") + json.dumps(key) + ": ")
+            if isinstance(value, list):
+                f.write("[\n" + ",\n".join(json.dumps(x, separators=(",", ":")) for x in value) + "\n]")
+            else:
+                f.write(json.dumps(value))
+        f.write("\n}\n")
+
+
 def main():
+    if sys.argv[1] == "--tokens":
+        return write(tokens(sys.argv[2]), sys.argv[3])
+    if sys.argv[1] == "--pieces":
+        return write(pieces(), sys.argv[2])
+    if sys.argv[1] == "--families":
+        return write(families(sys.argv[2]), sys.argv[3])
     if sys.argv[1] == "--vocabulary":
         with open(sys.argv[3], "w") as f:
             json.dump(read(sys.argv[2]), f, ensure_ascii=False)
@@ -265,16 +483,7 @@ def main():
             text = render(template, v, chat)
             chats.append({"template": template_name, "name": name, "chat": chat, "text": text})
     golden = {"chat_template": v["chat_template"], "templates": {} if chats_only else TEMPLATES, "encodings": encodings, "chats": chats}
-    with open(out, "w") as f:
-        # One case a line.
-        f.write("{")
-        for i, (key, value) in enumerate(golden.items()):
-            f.write((",\n" if i else "\n") + json.dumps(key) + ": ")
-            if isinstance(value, list):
-                f.write("[\n" + ",\n".join(json.dumps(x, separators=(",", ":")) for x in value) + "\n]")
-            else:
-                f.write(json.dumps(value))
-        f.write("\n}\n")
+    write(golden, out)
 
 
 main()

@@ -8,6 +8,7 @@ override HEADS: u32;  // query heads of one invocation, a divisor of H / G
 override PAGE: u32;
 override PAGES: u32;  // entries of a list, at most
 override SCALE: f32;
+override WINDOW: u32;  // positions that a query sees, its own the last; 0: all before
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;       // [T]: token, position, page slot, sequence
@@ -28,7 +29,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     // A loop of one round or none: a CPU driver leaves it when no lane has a page.
     for (var e = id.x; e < sequence.y; e += PAGES) {
         let page = pages[sequence.x + e];
-        let seen = select(0u, min(position + 1u - page.y, PAGE), page.y <= position);
+        let seen = seen_keys(page.y, position);
         let base = (page.x * G + head / R) * PAGE * D4;
         var weights = weigh((sequence.z * H + head) * D4, base, seen);
         let part = ((b * PAGES + e) * H + head) * (D4 + 1u);

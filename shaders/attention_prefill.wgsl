@@ -7,6 +7,7 @@ override G: u32;
 override HEADS: u32;  // query heads of one invocation, a divisor of H / G
 override PAGE: u32;
 override SCALE: f32;
+override WINDOW: u32;  // positions that a query sees, its own the last; 0: all before
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;     // [T]: token, position, page slot, sequence
@@ -35,8 +36,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     for (var e = sequence.x; e < sequence.x + sequence.y; e += 1u) {
         let page = pages[e];
-        if page.y > position { continue; }
-        let seen = min(position + 1u - page.y, PAGE);
+        let seen = seen_keys(page.y, position);
+        if seen.x >= seen.y { continue; }
         let base = (page.x * G + head / R) * PAGE * D4;
         var weights = weigh((t * H + head) * D4, base, seen);
         var started: array<bool, HEADS>;

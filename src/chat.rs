@@ -18,12 +18,17 @@ pub fn tokenizer(weights: &Weights) -> Result<Tokenizer> {
     let m = weights.metadata();
     let id = |name: &str| m.optional(&format!("tokenizer.ggml.{name}_token_id"), Metadata::u32);
     let token_types = m.optional("tokenizer.ggml.token_type", Metadata::i32s)?;
+    let scores = m.optional("tokenizer.ggml.scores", Metadata::f32s)?;
     Tokenizer::new(&Vocabulary {
         model: m.string("tokenizer.ggml.model")?,
         pre: m.optional("tokenizer.ggml.pre", Metadata::string)?,
         tokens: m.strings("tokenizer.ggml.tokens")?.collect(),
         token_types: &token_types.into_iter().flatten().collect::<Vec<_>>(),
+        scores: &scores.into_iter().flatten().collect::<Vec<_>>(),
         merges: m.optional("tokenizer.ggml.merges", Metadata::strings)?.into_iter().flatten().collect(),
+        strips_after_control: m.optional("general.architecture", Metadata::string)? == Some("phi3")
+            && m.string("tokenizer.ggml.model")? == "llama",
+        add_space_prefix: m.optional("tokenizer.ggml.add_space_prefix", Metadata::bool)?,
         add_bos: m.optional("tokenizer.ggml.add_bos_token", Metadata::bool)?,
         bos: id("bos")?,
         eos: id("eos")?,

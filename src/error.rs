@@ -18,9 +18,13 @@ pub enum Error {
     /// A tensor the model needs is absent from the checkpoint or has other dimensions or an unknown format.
     #[error("{}: tensor {name}: expected {expected}, found {found}", path.display())]
     Tensor { path: PathBuf, name: String, expected: String, found: String },
-    /// A chat template failed to parse, raised, or exceeded its limits.
+    /// A chat template failed to parse or to render, or exceeded its limits.
     #[error("chat template: {0}")]
     Template(String),
+    /// The chat template refuses the messages, in its own words: such as that roles must alternate. Messages are never
+    /// rearranged to please it.
+    #[error("the model's chat template refuses the chat: {0}")]
+    Chat(String),
     /// The tokenizer could not be built or text could not be tokenized.
     #[error("tokenizer: {0}")]
     Tokenizer(String),

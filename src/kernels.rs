@@ -6,6 +6,7 @@ mod attention_merge;
 mod attention_prefill;
 mod bias;
 mod embed;
+mod geglu;
 mod last_tokens;
 mod matmul;
 mod matvec;
@@ -14,6 +15,7 @@ mod rope_store;
 mod sample;
 mod swiglu;
 
+pub use attention_prefill::Scores;
 pub use rope_store::{Pairs, Rope};
 
 use crate::kernel::Kernel;
@@ -31,6 +33,7 @@ pub static ALL: &[&Kernel] = &[
     &attention_merge::ATTENTION_MERGE,
     &bias::BIAS,
     &swiglu::SWIGLU,
+    &geglu::GEGLU,
     &last_tokens::LAST_TOKENS,
     &sample::SAMPLE,
 ];

@@ -3,6 +3,7 @@
 //! A chat becomes tokens by [`ChatTemplate::encode`], which keeps control tokens typed by a user as plain text.
 
 mod chat_template;
+mod pieces;
 mod stream;
 mod tokenizer;
 

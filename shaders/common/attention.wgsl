@@ -8,15 +8,27 @@ fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
     return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
 }
 
-// Softmax weights of the PAGE keys at `base` (in Kv4) for HEADS queries at `query` (in vec4), of which the first `seen`
-// keys are seen: weights exp(score - top), their largest score and their sum.
+// Which keys of a page that begins at position `start` the query at `position` sees: from .x to before .y. All up to its own
+// position; with a WINDOW only so many of the last.
+fn seen_keys(start: u32, position: u32) -> vec2<u32> {
+    let end = position + 1u;
+    let first = select(0u, end - WINDOW, WINDOW > 0u && end > WINDOW);
+    return vec2(select(0u, min(first - start, PAGE), first > start), select(0u, min(end - start, PAGE), end > start));
+}
+
+fn is_seen(j: u32, seen: vec2<u32>) -> bool {
+    return j >= seen.x && j < seen.y;
+}
+
+// Softmax weights of the PAGE keys at `base` (in Kv4) for HEADS queries at `query` (in vec4): exp(score - top) of the keys
+// seen and 0 of others, the largest score seen, and the weights' sum.
 struct Weights {
     p: array<array<f32, PAGE>, HEADS>,
     top: array<f32, HEADS>,
     sum: array<f32, HEADS>,
 }
 
-fn weigh(query: u32, base: u32, seen: u32) -> Weights {
+fn weigh(query: u32, base: u32, seen: vec2<u32>) -> Weights {
     var out: Weights;
     for (var r = 0u; r < HEADS; r += 1u) {
         for (var j = 0u; j < PAGE; j += 1u) { out.p[r][j] = 0.0; }
@@ -31,10 +43,10 @@ fn weigh(query: u32, base: u32, seen: u32) -> Weights {
     }
     for (var r = 0u; r < HEADS; r += 1u) {
         var top = LOWEST;
-        for (var j = 0u; j < PAGE; j += 1u) { top = max(top, select(LOWEST, out.p[r][j], j < seen)); }
+        for (var j = 0u; j < PAGE; j += 1u) { top = max(top, select(LOWEST, out.p[r][j], is_seen(j, seen))); }
         var sum = 0.0;
         for (var j = 0u; j < PAGE; j += 1u) {
-            out.p[r][j] = select(0.0, exp(out.p[r][j] - top), j < seen);
+            out.p[r][j] = select(0.0, exp(out.p[r][j] - top), is_seen(j, seen));
             sum += out.p[r][j];
         }
         out.top[r] = top;
@@ -44,12 +56,12 @@ fn weigh(query: u32, base: u32, seen: u32) -> Weights {
 }
 
 // sum_j p[j] v[j] over the seen keys, 4 dims of it: `base` is those of the first key.
-fn answer(weights: ptr<function, Weights>, base: u32, seen: u32) -> array<vec4<f32>, HEADS> {
+fn answer(weights: ptr<function, Weights>, base: u32, seen: vec2<u32>) -> array<vec4<f32>, HEADS> {
     var out: array<vec4<f32>, HEADS>;
     for (var r = 0u; r < HEADS; r += 1u) { out[r] = vec4(0.0); }
     for (var j = 0u; j < PAGE; j += 1u) {
         // An unseen value may be NaN: it is skipped, not multiplied by 0.
-        let v4 = select(vec4(0.0), kv_unpack(v_pages[base + j * D4]), j < seen);
+        let v4 = select(vec4(0.0), kv_unpack(v_pages[base + j * D4]), is_seen(j, seen));
         for (var r = 0u; r < HEADS; r += 1u) { out[r] = fma(vec4((*weights).p[r][j]), v4, out[r]); }
     }
     return out;

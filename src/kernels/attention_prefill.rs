@@ -1,5 +1,6 @@
 //! `o[t, h] = sum_s p[s] v[s, g]`, `p = softmax_s(q[t, h] · k[s, g] * scale)`, over the positions `s` of the pages listed for
-//! t's sequence with `s <= position of t`; `g = h / (H / G)`. A query that sees no key answers 0.
+//! t's sequence with `s <= position of t` and, with a window, `s > position of t - window`; `g = h / (H / G)`. A query that sees no key
+//! answers 0.
 //!
 //! Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped heads: Ainslie et al. 2023, arXiv:2305.13245.
 
@@ -29,14 +30,23 @@ pub static ATTENTION_PREFILL: Kernel = Kernel {
     reference,
 };
 
+/// How a layer's keys are scored, and which a query sees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scores {
+    /// q · k is multiplied by this.
+    pub scale: f32,
+    /// Positions that a query sees, its own the last; 0: all before.
+    pub window: usize,
+}
+
 impl Recorder<'_> {
-    /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32; scores are multiplied by `scale`.
+    /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
     /// Records attention_prefill for prefill, attention_decode and attention_merge for decode.
     pub fn attention(
         &mut self,
         d: AttentionDims,
         inputs: AttentionInputs,
-        scale: f32,
+        scores: Scores,
         q: Tensor,
         kv: [Tensor; 2],
         o: Tensor,
@@ -49,7 +59,8 @@ impl Recorder<'_> {
         }
         let spec = Spec::default().include(ATTENTION).include(kv_include(element)).u32("D4", d.head_dim / 4);
         let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("HEADS", d.heads_each());
-        let spec = spec.u32("PAGE", Capacity::PAGE).f32("SCALE", scale);
+        let spec = spec.u32("PAGE", Capacity::PAGE).f32("SCALE", scores.scale);
+        let spec = spec.u32("WINDOW", scores.window);
         let i = inputs;
         if let Mode::Decode = self.mode() {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
@@ -88,16 +99,17 @@ pub(super) struct Part {
     pub l: f64,
 }
 
-/// Attention of one query over the keys of `list`, (page, first position) pairs, that lie at or before `position`.
+/// Attention of one query over the keys of `list`, (page, first position) pairs, that the query at `position` sees.
 pub(super) fn attend(spec: &Spec, list: &[u32], position: usize, h: usize, q: &[f32], k: &Host, v: &Host) -> Part {
-    let [d4, heads, kv_heads, page_len] = ["D4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
+    let [d4, heads, kv_heads, page_len, window] = ["D4", "H", "G", "PAGE", "WINDOW"].map(|n| spec.get_u32(n));
     let (d, g, scale) = (4 * d4, h / (heads / kv_heads), spec.get_f32("SCALE"));
     let rows: Vec<usize> = list
         .chunks(2)
         .flat_map(|entry| {
             let (page, start) = (entry[0] as usize, entry[1] as usize);
-            let seen = (position + 1).saturating_sub(start).min(page_len);
-            (0..seen).map(move |j| ((page * kv_heads + g) * page_len + j) * d)
+            let end = (position + 1).saturating_sub(start).min(page_len);
+            let first = if window == 0 { 0 } else { (position + 1).saturating_sub(window) };
+            (first.saturating_sub(start)..end).map(move |j| ((page * kv_heads + g) * page_len + j) * d)
         })
         .collect();
     let score = |row: &usize| (0..d).map(|i| q[i] as f64 * k.kv(row + i) as f64).sum::<f64>() * scale;

@@ -4,7 +4,7 @@
 use super::{Config, Declare, Io, Model, rope_table};
 use crate::error::Result;
 use crate::kernel::Count;
-use crate::kernels::{Pairs, Rope};
+use crate::kernels::{Pairs, Rope, Scores};
 use crate::memory::{Capacity, Tensor, Weight};
 use crate::program::Recorder;
 
@@ -111,7 +111,7 @@ impl Model for Llama {
     fn record(&self, io: &Io, r: &mut Recorder) {
         let Config { attention: dims, norm_eps: eps, .. } = self.config;
         let Activations { x, h, qkv, raw, o, gate, up, act, last, last_h } = self.activations;
-        let scale = 1.0 / (dims.head_dim as f32).sqrt();
+        let scores = Scores { scale: 1.0 / (dims.head_dim as f32).sqrt(), window: 0 };
 
         r.embed(io.attention.tokens, &self.embed, x);
         for layer in &self.layers {
@@ -127,7 +127,7 @@ impl Model for Llama {
                 r.rmsnorm(raw[i], w, eps, qkv[i]);
             }
             r.rope_store(dims, io.attention, self.rope, qkv, layer.kv);
-            r.attention(dims, io.attention, scale, qkv[0], layer.kv, o);
+            r.attention(dims, io.attention, scores, qkv[0], layer.kv, o);
             r.linear_add(o, &layer.o, x);
 
             r.rmsnorm(x, layer.ffn_norm, eps, h);

@@ -3,6 +3,7 @@
 //! Renders as `apply_chat_template` of Hugging Face transformers does. Templates and messages are both untrusted: what
 //! a template may cost is bounded, and control tokens typed by a user stay text (see [`ChatTemplate::encode`]).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,7 +41,8 @@ const MAX_JSON_DEPTH: usize = 128;
 pub struct Message {
     /// "system", "user", "assistant", "tool", or what else the template knows.
     pub role: String,
-    /// Text, null beside tool calls, or a list of parts if the template knows them.
+    /// Text, null beside tool calls, or a list of parts as in OpenAI's API. Parts of text are joined by line feeds for a
+    /// template that cannot read them.
     pub content: Json,
     /// `tool_calls`, `name`, `tool_call_id`, `reasoning_content` and whatever else the template may read.
     pub extra: Map<String, Json>,
@@ -112,6 +114,21 @@ impl Message {
         Ok(Message { role, content, extra })
     }
 
+    fn with_joined_parts(&self) -> Result<Message> {
+        let Json::Array(parts) = &self.content else { return Ok(self.clone()) };
+        let texts: Vec<&str> = parts
+            .iter()
+            .map(|part| match (part["type"].as_str(), part["text"].as_str()) {
+                (Some("text"), Some(text)) => Ok(text),
+                (kind, _) => {
+                    let expected = "text only, as the model's chat template reads no other parts";
+                    Err(Error::request("parts of a message", expected, kind.unwrap_or("a part without a type")))
+                }
+            })
+            .collect::<Result<_>>()?;
+        Ok(Message { content: texts.join("\n").into(), ..self.clone() })
+    }
+
     fn to_json(&self) -> Json {
         let mut json = Map::new();
         json.insert("role".into(), self.role.clone().into());
@@ -172,6 +189,8 @@ impl ChatTemplate {
     /// The chat as text. To encode a chat use [`encode`](Self::encode): in the text alone, what a user typed and what
     /// the template wrote look the same.
     pub fn render(&self, chat: &Chat) -> Result<String> {
+        let messages = self.with_readable_parts(chat)?;
+        let chat = &Chat { messages: &messages, ..chat.clone() };
         self.render_variables(self.variables(chat), chat.now)
     }
 
@@ -180,8 +199,32 @@ impl ChatTemplate {
     /// Control tokens count only where the template begins them: in messages, tools and variables they are text.
     /// If the template reads control tokens in a message, so that the two cannot be told apart, that is an error.
     pub fn encode(&self, tokenizer: &Tokenizer, chat: &Chat) -> Result<Vec<u32>> {
-        let (text, typed) = self.render_marked(tokenizer, chat)?;
+        let messages = self.with_readable_parts(chat)?;
+        let (text, typed) = self.render_marked(tokenizer, &Chat { messages: &messages, ..chat.clone() })?;
         Ok(tokenizer.with_bos(tokenizer.encode_where(&text, |at| typed.binary_search(&at).is_err())?))
+    }
+
+    /// The messages, in which lists of text parts are joined by line feeds if the template cannot read lists.
+    ///
+    /// It can if all texts come out and no list does; that is tried with one more field in each part.
+    fn with_readable_parts<'a>(&self, chat: &Chat<'a>) -> Result<Cow<'a, [Message]>> {
+        const PROBE: &str = "farpast-part";
+        let mut probe = chat.messages.to_vec();
+        let mut texts = vec![];
+        for part in probe.iter_mut().filter_map(|message| message.content.as_array_mut()).flatten() {
+            if let Some(part) = part.as_object_mut() {
+                texts.extend(part.get("text").and_then(Json::as_str).map(|text| text.trim().to_owned()));
+                part.insert(PROBE.into(), PROBE.into());
+            }
+        }
+        if !chat.messages.iter().any(|message| message.content.is_array()) {
+            return Ok(chat.messages.into());
+        }
+        let probed = self.render_variables(self.variables(&Chat { messages: &probe, ..chat.clone() }), chat.now);
+        if probed.is_ok_and(|found| !found.contains(PROBE) && texts.iter().all(|text| found.contains(text))) {
+            return Ok(chat.messages.into());
+        }
+        chat.messages.iter().map(Message::with_joined_parts).collect()
     }
 
     /// The text, and the bytes in it where a control token may not begin because a user typed it.
@@ -356,7 +399,7 @@ fn template_error(error: minijinja::Error) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(this) = cause {
         if let Some(Raised(message)) = this.downcast_ref() {
-            return Error::Template(message.clone());
+            return Error::Chat(message.clone());
         }
         cause = this.source();
     }

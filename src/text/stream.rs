@@ -11,6 +11,8 @@ pub struct StreamDecoder {
     held: Vec<u8>,
     text: String,
     show_control: bool,
+    /// Text has come, or goes on from earlier text.
+    begun: bool,
 }
 
 impl StreamDecoder {
@@ -24,11 +26,19 @@ impl StreamDecoder {
         StreamDecoder { show_control: true, ..StreamDecoder::default() }
     }
 
+    /// For text that goes on from a prompt: keeps a space at its beginning, which [`Tokenizer::decode`] may leave out.
+    pub fn continuing() -> StreamDecoder {
+        StreamDecoder { begun: true, ..StreamDecoder::default() }
+    }
+
     /// The text that `id` completes; often one word, sometimes nothing.
     pub fn push(&mut self, id: u32, tokenizer: &Tokenizer) -> &str {
         self.text.clear();
         if self.show_control || !tokenizer.is_control(id) {
-            self.held.extend_from_slice(tokenizer.token_bytes(id));
+            let bytes = tokenizer.token_bytes(id);
+            let skip = !self.begun && tokenizer.skips_space() && bytes.first() == Some(&b' ');
+            self.begun |= !bytes.is_empty();
+            self.held.extend_from_slice(&bytes[skip as usize..]);
         }
         let mut at = 0;
         while at < self.held.len() {
@@ -52,10 +62,11 @@ impl StreamDecoder {
         &self.text
     }
 
-    /// What is left: U+FFFD if the last character stayed incomplete. The decoder is then as new.
+    /// What is left: U+FFFD if the last character stayed incomplete. Then a new text may begin.
     pub fn finish(&mut self) -> &'static str {
         let incomplete = !self.held.is_empty();
         self.held.clear();
+        self.begun = false;
         if incomplete { "\u{FFFD}" } else { "" }
     }
 }

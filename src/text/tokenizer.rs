@@ -1,4 +1,4 @@
-//! Byte-level BPE with the vocabulary of a checkpoint.
+//! BPE with the vocabulary of a checkpoint: byte-level, or by score as SentencePiece's (see [`Pieces`]).
 //!
 //! Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units"; bytes as letters:
 //! Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2.
@@ -15,21 +15,28 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior};
 
+use super::pieces::{Pieces, SPACE};
 use crate::error::{Error, Result};
 
 /// What a checkpoint says of its tokens; the fields are those of GGUF's `tokenizer.ggml.*`.
 #[derive(Clone, Debug, Default)]
 pub struct Vocabulary<'a> {
-    /// `model`; "gpt2" is byte-level BPE.
+    /// `model`: "gpt2" for byte-level BPE, "llama" for SentencePiece's BPE.
     pub model: &'a str,
-    /// `pre`: how text is cut into words before merging. Old files lack it; see [`Tokenizer::warnings`].
+    /// `pre`: how text is cut into words before byte-level merging. Old files lack it; see [`Tokenizer::warnings`].
     pub pre: Option<&'a str>,
     /// `tokens`, in the order of their ids.
     pub tokens: Vec<&'a str>,
     /// `token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte. Empty: all are normal.
     pub token_types: &'a [i32],
-    /// `merges`: two tokens with a space between, the first merge first.
+    /// `scores` of the "llama" model: of two pieces the one of the higher score is made first.
+    pub scores: &'a [f32],
+    /// `merges` of the "gpt2" model: two tokens with a space between, the first merge first.
     pub merges: Vec<&'a str>,
+    /// `add_space_prefix` of the "llama" model: a text begins as if a space stood before it. The default is true.
+    pub add_space_prefix: Option<bool>,
+    /// Control tokens take the white space behind them along, as Phi-3's do. No field of GGUF tells.
+    pub strips_after_control: bool,
     /// `add_bos_token`.
     pub add_bos: Option<bool>,
     /// `bos_token_id`.
@@ -58,8 +65,7 @@ pub enum Special {
 /// Text to tokens and back.
 #[derive(Debug)]
 pub struct Tokenizer {
-    /// Knows no control tokens, so no text can produce one.
-    words: tokenizers::Tokenizer,
+    words: Words,
     tokens: Vec<String>,
     kinds: Vec<Kind>,
     /// Bytes of token `i`: `bytes[ends[i - 1]..ends[i]]`.
@@ -69,7 +75,10 @@ pub struct Tokenizer {
     whole: HashMap<String, u32>,
     /// Byte lengths of the tokens in `whole` by first byte, longest first.
     whole_lengths: Box<[Vec<usize>; 256]>,
+    strips_after_control: bool,
     add_bos: bool,
+    /// The first text of a decoded list begins with a space that encoding put there.
+    space_prefix: bool,
     bos: Option<u32>,
     eos: Option<u32>,
     unk: Option<u32>,
@@ -78,10 +87,16 @@ pub struct Tokenizer {
     warnings: Vec<String>,
 }
 
+/// Turns text without whole tokens into tokens. Knows no control tokens, so no text can produce one.
+#[derive(Debug)]
+enum Words {
+    ByteLevel(Box<tokenizers::Tokenizer>),
+    Pieces(Box<Pieces>),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Normal,
-    Unknown,
     Control,
     UserDefined,
     Unused,
@@ -114,6 +129,9 @@ const STOP_NAMES: [&str; 23] = [
     "<|file_sep|>",
     "<|end_of_turn|>",
 ];
+
+/// Control tokens of Phi-3 that leave white space behind them.
+const PHI3_KEEPS_SPACE: [Option<&str>; 3] = [Some("<unk>"), Some("<s>"), Some("<|endoftext|>")];
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
@@ -152,10 +170,7 @@ const PRES: [Pre; 4] = [
 impl Tokenizer {
     /// Checks the vocabulary and builds the tokenizer. Of tokens with equal text the first counts.
     pub fn new(vocabulary: &Vocabulary) -> Result<Tokenizer> {
-        let Vocabulary { tokens, merges, .. } = vocabulary;
-        if vocabulary.model != "gpt2" {
-            return Err(wrong("tokenizer.ggml.model", "gpt2 (byte-level BPE)", format!("{:?}", vocabulary.model)));
-        }
+        let tokens = &vocabulary.tokens;
         if tokens.is_empty() || tokens.len() > i32::MAX as usize {
             return Err(wrong("tokenizer.ggml.tokens", "at least one token", format!("{} tokens", tokens.len())));
         }
@@ -173,71 +188,41 @@ impl Tokenizer {
             }
         }
         let mut warnings = vec![];
-        let pre = match vocabulary.pre {
-            Some(name) => PRES.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
-                let known: Vec<_> = PRES.iter().flat_map(|pre| pre.names).copied().collect();
-                wrong("tokenizer.ggml.pre", format!("one of {}", known.join(", ")), format!("{name:?}"))
-            })?,
-            None => {
-                warnings.push(
-                    "the file has no tokenizer.ggml.pre: text is cut into words as for gpt-2, and if the model was \
-                     trained otherwise its answers get worse; convert the file anew"
-                        .into(),
-                );
-                &PRES[0]
+        let kinds = kinds(vocabulary, &mut warnings)?;
+        let (words, add_bos, space_prefix) = match vocabulary.model {
+            "gpt2" => {
+                let pre = pre(vocabulary, &mut warnings)?;
+                (Words::ByteLevel(Box::new(byte_level(vocabulary, &kinds, pre)?)), pre.add_bos, false)
+            }
+            "llama" => {
+                let prefix = vocabulary.add_space_prefix.unwrap_or(true);
+                (Words::Pieces(Box::new(pieces(vocabulary, &kinds, prefix)?)), true, prefix)
+            }
+            other => {
+                let expected = "gpt2 (byte-level BPE) or llama (SentencePiece's BPE)";
+                return Err(wrong("tokenizer.ggml.model", expected, format!("{other:?}")));
             }
         };
 
-        let longest = tokens.iter().map(|token| token.len()).max().unwrap_or(0);
-        let mut pairs = Vec::with_capacity(merges.len());
-        for (i, merge) in merges.iter().enumerate() {
-            // The first token may itself begin with a space, not be one.
-            let space = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
-            let pair = space.map(|at| (&merge[..at], &merge[at + 1..])).filter(|(_, b)| !b.is_empty());
-            let (a, b) = pair.ok_or_else(|| {
-                wrong(format!("tokenizer.ggml.merges[{i}]"), "two tokens with a space between", format!("{merge:?}"))
-            })?;
-            // `tokenizers` indexes a buffer of the longest token's length without a check.
-            if a.len() + b.len() > longest {
-                return Err(wrong(format!("tokenizer.ggml.merges[{i}]"), "a token", format!("{merge:?}")));
-            }
-            pairs.push((a.to_owned(), b.to_owned()));
-        }
-
-        let kinds = kinds(vocabulary, &mut warnings)?;
-        let mut vocab = Vocab::with_capacity(tokens.len());
         let mut whole = HashMap::new();
         let mut whole_lengths: Box<[Vec<usize>; 256]> = Box::new([const { Vec::new() }; 256]);
-        let letters = bytes_of_letters();
+        let letters = matches!(words, Words::ByteLevel(_)).then(bytes_of_letters);
         let mut bytes = vec![];
         let mut ends = Vec::with_capacity(tokens.len());
         for ((id, &token), &kind) in (0u32..).zip(tokens).zip(&kinds) {
-            if kind != Kind::Control {
-                vocab.entry(token.to_owned()).or_insert(id);
-            }
             if matches!(kind, Kind::Control | Kind::UserDefined) && !token.is_empty() {
-                whole.entry(token.to_owned()).or_insert(id);
-                whole_lengths[token.as_bytes()[0] as usize].push(token.len());
+                for text in spellings(token, kind, letters.is_none()) {
+                    whole_lengths[text.as_bytes()[0] as usize].push(text.len());
+                    whole.entry(text).or_insert(id);
+                }
             }
-            push_bytes(&mut bytes, token, kind, &letters);
+            push_bytes(&mut bytes, token, kind, letters.as_ref());
             ends.push(bytes.len());
         }
         for lengths in whole_lengths.iter_mut() {
             lengths.sort_unstable_by(|a, b| b.cmp(a));
             lengths.dedup();
         }
-
-        let model = BPE::builder()
-            .vocab_and_merges(vocab, pairs)
-            .ignore_merges(pre.ignore_merges)
-            .build()
-            .map_err(|e| Error::Tokenizer(format!("tokenizer.ggml.merges: {e}")))?;
-        let mut words = tokenizers::Tokenizer::new(model);
-        let failed = |e: tokenizers::Error| Error::Tokenizer(e.to_string());
-        words
-            .with_normalizer(pre.nfc.then_some(NormalizerWrapper::NFC(NFC)))
-            .map_err(failed)?
-            .with_pre_tokenizer(Some(pre.cut.pre_tokenizer().map_err(failed)?));
 
         let mut tokenizer = Tokenizer {
             words,
@@ -247,7 +232,9 @@ impl Tokenizer {
             ends,
             whole,
             whole_lengths,
-            add_bos: vocabulary.add_bos.unwrap_or(pre.add_bos),
+            strips_after_control: vocabulary.strips_after_control,
+            add_bos: vocabulary.add_bos.unwrap_or(add_bos),
+            space_prefix,
             bos: vocabulary.bos,
             eos: vocabulary.eos,
             unk: vocabulary.unk,
@@ -278,16 +265,27 @@ impl Tokenizer {
     }
 
     /// Text of `ids` without control tokens; bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// A space with which the text begins is left out where encoding would have put it there.
     pub fn decode(&self, ids: &[u32]) -> String {
-        let ids = ids.iter().filter(|&&id| !self.is_control(id));
-        let bytes: Vec<u8> = ids.flat_map(|&id| self.token_bytes(id)).copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        self.decode_where(ids, false)
     }
 
     /// Text of `ids` with control tokens.
     pub fn decode_with_control(&self, ids: &[u32]) -> String {
-        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        self.decode_where(ids, true)
+    }
+
+    fn decode_where(&self, ids: &[u32], control: bool) -> String {
+        let shown = ids.iter().filter(|&&id| control || !self.is_control(id));
+        let bytes: Vec<u8> = shown.flat_map(|&id| self.token_bytes(id)).copied().collect();
+        let skip = self.skips_space() && bytes.first() == Some(&b' ');
+        String::from_utf8_lossy(&bytes[skip as usize..]).into_owned()
+    }
+
+    /// Whether decoded text loses a space at its beginning.
+    pub(super) fn skips_space(&self) -> bool {
+        self.space_prefix
     }
 
     /// The bytes that `id` stands for, which need not be whole characters. None for an id beyond the vocabulary:
@@ -303,14 +301,17 @@ impl Tokenizer {
         self.kinds.get(id as usize) == Some(&Kind::Control)
     }
 
-    /// The token as the vocabulary spells it: byte-level letters, `Ġ` for a space.
+    /// The token as the vocabulary spells it: byte-level letters, `Ġ` or `▁` for a space.
     pub fn token(&self, id: u32) -> Option<&str> {
         self.tokens.get(id as usize).map(String::as_str)
     }
 
     /// The token that the vocabulary spells `token`.
     pub fn id(&self, token: &str) -> Option<u32> {
-        self.whole.get(token).copied().or_else(|| self.words.token_to_id(token))
+        self.whole.get(token).copied().or_else(|| match &self.words {
+            Words::ByteLevel(words) => words.token_to_id(token),
+            Words::Pieces(pieces) => pieces.id(token),
+        })
     }
 
     /// Number of tokens.
@@ -360,6 +361,9 @@ impl Tokenizer {
                     self.encode_words(&text[done..at], &mut ids)?;
                     ids.push(id);
                     at += length;
+                    if self.strips_after_control && self.is_control(id) && !PHI3_KEEPS_SPACE.contains(&self.token(id)) {
+                        at = text.len() - text[at..].trim_start().len();
+                    }
                     done = at;
                 }
                 None => at += 1,
@@ -384,9 +388,13 @@ impl Tokenizer {
     }
 
     fn encode_words(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        if !text.is_empty() {
-            let encoding = self.words.encode_fast(text, false).map_err(|e| Error::Tokenizer(e.to_string()))?;
-            ids.extend_from_slice(encoding.get_ids());
+        match &self.words {
+            _ if text.is_empty() => {}
+            Words::ByteLevel(words) => {
+                let encoding = words.encode_fast(text, false).map_err(|e| Error::Tokenizer(e.to_string()))?;
+                ids.extend_from_slice(encoding.get_ids());
+            }
+            Words::Pieces(pieces) => pieces.encode(text, ids),
         }
         Ok(())
     }
@@ -422,6 +430,97 @@ impl Cut {
     }
 }
 
+/// How text is cut into words, as the file says.
+fn pre(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<&'static Pre> {
+    let Some(name) = vocabulary.pre else {
+        warnings.push(
+            "the file has no tokenizer.ggml.pre: text is cut into words as for gpt-2, and if the model was trained \
+             otherwise its answers get worse; convert the file anew"
+                .into(),
+        );
+        return Ok(&PRES[0]);
+    };
+    PRES.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
+        let known: Vec<_> = PRES.iter().flat_map(|pre| pre.names).copied().collect();
+        wrong("tokenizer.ggml.pre", format!("one of {}", known.join(", ")), format!("{name:?}"))
+    })
+}
+
+fn byte_level(vocabulary: &Vocabulary, kinds: &[Kind], pre: &Pre) -> Result<tokenizers::Tokenizer> {
+    let Vocabulary { tokens, merges, .. } = vocabulary;
+    let longest = tokens.iter().map(|token| token.len()).max().unwrap_or(0);
+    let mut pairs = Vec::with_capacity(merges.len());
+    for (i, merge) in merges.iter().enumerate() {
+        // The first token may itself begin with a space, not be one.
+        let space = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
+        let pair = space.map(|at| (&merge[..at], &merge[at + 1..])).filter(|(_, b)| !b.is_empty());
+        let (a, b) = pair.ok_or_else(|| {
+            wrong(format!("tokenizer.ggml.merges[{i}]"), "two tokens with a space between", format!("{merge:?}"))
+        })?;
+        // `tokenizers` indexes a buffer of the longest token's length without a check.
+        if a.len() + b.len() > longest {
+            return Err(wrong(format!("tokenizer.ggml.merges[{i}]"), "a token", format!("{merge:?}")));
+        }
+        pairs.push((a.to_owned(), b.to_owned()));
+    }
+    let mut vocab = Vocab::with_capacity(tokens.len());
+    for ((id, &token), &kind) in (0u32..).zip(tokens).zip(kinds) {
+        if kind != Kind::Control {
+            vocab.entry(token.to_owned()).or_insert(id);
+        }
+    }
+    let model = BPE::builder()
+        .vocab_and_merges(vocab, pairs)
+        .ignore_merges(pre.ignore_merges)
+        .build()
+        .map_err(|e| Error::Tokenizer(format!("tokenizer.ggml.merges: {e}")))?;
+    let mut words = tokenizers::Tokenizer::new(model);
+    let failed = |e: tokenizers::Error| Error::Tokenizer(e.to_string());
+    words
+        .with_normalizer(pre.nfc.then_some(NormalizerWrapper::NFC(NFC)))
+        .map_err(failed)?
+        .with_pre_tokenizer(Some(pre.cut.pre_tokenizer().map_err(failed)?));
+    Ok(words)
+}
+
+fn pieces(vocabulary: &Vocabulary, kinds: &[Kind], space_prefix: bool) -> Result<Pieces> {
+    let Vocabulary { tokens, scores, token_types, .. } = vocabulary;
+    for (field, length) in [("scores", scores.len()), ("token_type", token_types.len())] {
+        if length != tokens.len() {
+            let expected = format!("one for each of the {} tokens", tokens.len());
+            return Err(wrong(format!("tokenizer.ggml.{field}"), expected, length.to_string()));
+        }
+    }
+    let mut pieces = Pieces::new(vocabulary.unk, space_prefix);
+    for (((id, &token), &kind), &score) in (0u32..).zip(tokens).zip(kinds).zip(*scores) {
+        if score.is_nan() {
+            return Err(wrong(format!("tokenizer.ggml.scores[{id}]"), "a number", "NaN".into()));
+        }
+        match kind {
+            Kind::Normal | Kind::Unused => pieces.add(id, token, Some(score)),
+            Kind::UserDefined => {
+                pieces.add(id, token, None);
+                if is_spaces(token) {
+                    pieces.add(id, &token.replace(' ', "▁"), Some(f32::INFINITY));
+                }
+            }
+            Kind::Byte => {
+                let byte = byte_of(token).ok_or_else(|| {
+                    wrong(
+                        format!("tokenizer.ggml.tokens[{id}]"),
+                        "<0x00> to <0xFF>, as its type is byte",
+                        format!("{token:?}"),
+                    )
+                })?;
+                pieces.add(id, token, None);
+                pieces.add_byte(byte, id);
+            }
+            Kind::Control => {}
+        }
+    }
+    Ok(pieces)
+}
+
 /// The kind of each token. Some files type marks as normal: what is named as one and no merge makes is control.
 fn kinds(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<Vec<Kind>> {
     let Vocabulary { tokens, token_types, merges, .. } = vocabulary;
@@ -433,8 +532,7 @@ fn kinds(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<Vec<Kind
     for (i, (kind, token_type)) in kinds.iter_mut().zip(*token_types).enumerate() {
         *kind = match token_type {
             1 => Kind::Normal,
-            2 => Kind::Unknown,
-            3 => Kind::Control,
+            2 | 3 => Kind::Control,
             4 => Kind::UserDefined,
             5 => Kind::Unused,
             6 => Kind::Byte,
@@ -445,7 +543,11 @@ fn kinds(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<Vec<Kind
         warnings.push("the file has no tokenizer.ggml.token_type: only tokens of well-known names are control".into());
     }
     let ids = [vocabulary.bos, vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten();
-    let named = tokens.iter().enumerate().filter(|(_, token)| STOP_NAMES.contains(token) || **token == "<|im_start|>");
+    let named = tokens.iter().enumerate().filter(|&(id, token)| match *token {
+        // In Gemma it is HTML.
+        "</s>" => kinds[id] != Kind::UserDefined,
+        token => STOP_NAMES.contains(&token) || token == "<|im_start|>",
+    });
     let marks = ids.map(|id| id as usize).chain(named.map(|(id, _)| id));
     for id in marks.filter(|&id| kinds[id] != Kind::Control).collect::<Vec<_>>() {
         let token = tokens[id];
@@ -469,12 +571,26 @@ fn bytes_of_letters() -> HashMap<char, u8> {
     (0..=255u8).filter(plain).map(|byte| (byte as char, byte)).chain(others).collect()
 }
 
-fn push_bytes(bytes: &mut Vec<u8>, token: &str, kind: Kind, letters: &HashMap<char, u8>) {
+/// What the whole token `token` matches in a text: for pieces, a user-defined one with its spaces written either way.
+/// Runs of spaces are left to merging and match only as `▁`, as in the tokenizers that Gemma was published with.
+fn spellings(token: &str, kind: Kind, pieces: bool) -> Vec<String> {
+    match pieces && kind == Kind::UserDefined {
+        true if is_spaces(token) => vec![token.replace(' ', "▁")],
+        true if token.contains(SPACE) => vec![token.into(), token.replace(SPACE, " ")],
+        _ => vec![token.into()],
+    }
+}
+
+fn is_spaces(token: &str) -> bool {
+    token.chars().all(|c| c == ' ' || c == SPACE)
+}
+
+/// The bytes that a token stands for, by the byte-level alphabet if `letters` are given, else with spaces for `▁`.
+fn push_bytes(bytes: &mut Vec<u8>, token: &str, kind: Kind, letters: Option<&HashMap<char, u8>>) {
     let start = bytes.len();
-    let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-    match (kind, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
-        (Kind::Byte, Some(byte)) => bytes.push(byte),
-        (Kind::Normal | Kind::Byte, _) => {
+    match (kind, byte_of(token), letters) {
+        (Kind::Byte, Some(byte), _) => bytes.push(byte),
+        (Kind::Normal | Kind::Byte, _, Some(letters)) => {
             for letter in token.chars() {
                 let Some(&byte) = letters.get(&letter) else {
                     // Not in the alphabet: a token that was added as plain text.
@@ -485,8 +601,17 @@ fn push_bytes(bytes: &mut Vec<u8>, token: &str, kind: Kind, letters: &HashMap<ch
                 bytes.push(byte);
             }
         }
+        (Kind::Normal | Kind::UserDefined | Kind::Unused, _, None) => {
+            bytes.extend_from_slice(token.replace(SPACE, " ").as_bytes());
+        }
         _ => bytes.extend_from_slice(token.as_bytes()),
     }
+}
+
+/// The byte of a token such as `<0x0A>`.
+fn byte_of(token: &str) -> Option<u8> {
+    let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    u8::from_str_radix(hex, 16).ok()
 }
 
 fn wrong(what: impl Into<Cow<'static, str>>, expected: impl Into<Cow<'static, str>>, found: String) -> Error {

@@ -1,0 +1,39 @@
+//! `y[t, f] = gelu(gate[t, f]) * up[t, f]`, `gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`
+//!
+//! Source: Shazeer 2020, arXiv:2002.05202, section 2; the tanh form: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
+
+use super::WORKGROUP;
+use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor};
+use crate::program::Recorder;
+
+/// See the module.
+pub static GEGLU: Kernel = Kernel {
+    name: "geglu",
+    source: include_str!("../../shaders/geglu.wgsl"),
+    bindings: &[("step", Access::Step), ("gate", Read), ("up", Read), ("y", ReadWrite)],
+    reference,
+};
+
+impl Recorder<'_> {
+    /// All `[T, F]`.
+    pub fn geglu(&mut self, gate: Tensor, up: Tensor, y: Tensor) {
+        let f = self.desc(gate).cols;
+        self.expect(up, Element::F32, f);
+        self.expect(y, Element::F32, f);
+        let f4 = f.div_ceil(4);
+        let extents = [Extent::Fixed(f4.div_ceil(WORKGROUP)), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
+        self.dispatch(&GEGLU, Spec::default().u32("F4", f4), &[gate, up, y], extents);
+    }
+}
+
+fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
+    let [gate, up, y] = tensors else { unreachable!() };
+    let n = step.n_tokens as usize * 4 * spec.get_u32("F4");
+    for ((gate, up), y) in gate.f32()[..n].iter().zip(up.f32()).zip(y.f32_mut()) {
+        let x = *gate as f64;
+        let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        *y = (0.5 * x * (1.0 + z.tanh()) * *up as f64) as f32;
+    }
+}
