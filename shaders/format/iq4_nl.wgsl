@@ -1,5 +1,5 @@
-// IQ4_NL: w = d * q, q the value of a nibble. First all nibbles, [N, GROUPS * 4] words, low ones first, then all d, f16,
-// [N * GROUPS], two in a word.
+// IQ4_NL: w = d * q, q the value of a nibble. First all nibbles, [N, GROUPS * 4] words, low ones first, then all d,
+// f16, [N * GROUPS], two in a word.
 const MINIMUM = false;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

@@ -1,5 +1,5 @@
-// IQ4_XS: w = d * q, q the value of a nibble, d = D * (s - 32), s of 6 bits. [N, GROUPS / 8] blocks of 34 words: D as f16 and
-// above it bits 4 and 5 of 8 times s; their bits 0 to 3; then 8 times 4 words of nibbles, low ones first.
+// IQ4_XS: w = d * q, q the value of a nibble, d = D * (s - 32), s of 6 bits. [N, GROUPS / 8] blocks of 34 words: D as
+// f16 and above it bits 4 and 5 of 8 times s; their bits 0 to 3; then 8 times 4 words of nibbles, low ones first.
 const MINIMUM = false;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

@@ -1,5 +1,5 @@
-// MXFP4: w = d * q, d = 2^(e - 128), q twice an E2M1 number. First all nibbles, [N, GROUPS * 4] words, low ones first, then
-// all e, [N * GROUPS] bytes, four in a word.
+// MXFP4: w = d * q, d = 2^(e - 128), q twice an E2M1 number. First all nibbles, [N, GROUPS * 4] words, low ones first,
+// then all e, [N * GROUPS] bytes, four in a word.
 const MINIMUM = false;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

@@ -1,6 +1,6 @@
-// Q2_K: w = q = d * s * v - dmin * m, v of 2 bits, s and m of 4 bits of 16 weights: the minimum changes within a group, so
-// `quants` applies it. [N, GROUPS / 8] blocks of 21 words: 8 times 2 words of v, weight 4j + i at bit 8i + 4 (j % 2) of word
-// j / 2, 16 + 4j + i above it; 4 words of s and m, s low; d and dmin as f16.
+// Q2_K: w = q = d * s * v - dmin * m, v of 2 bits, s and m of 4 bits of 16 weights: the minimum changes within a group,
+// so `quants` applies it. [N, GROUPS / 8] blocks of 21 words: 8 times 2 words of v, weight 4j + i at bit 8i + 4 (j % 2)
+// of word j / 2, 16 + 4j + i above it; 4 words of s and m, s low; d and dmin as f16.
 const MINIMUM = false;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

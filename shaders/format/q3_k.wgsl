@@ -1,7 +1,7 @@
-// Q3_K: w = d * q, q = (s - 32) * (v - 4), v of 3 bits, s of 6 bits of 16 weights. First [N, GROUPS / 8] blocks of 27 words:
-// 8 times 3 words of v: bits 0 and 1, weight 4j + i at bit 8i + 4 (j % 2) of word j / 2 and 16 + 4j + i above it; bit 2,
-// weight 4j + i at bit 8i + j and 16 + 4j + i at 8i + 4 + j; then bits 0 to 3 of all s, 2 words, and bits 4 and 5.
-// Then all d, f16, two in a word.
+// Q3_K: w = d * q, q = (s - 32) * (v - 4), v of 3 bits, s of 6 bits of 16 weights. First [N, GROUPS / 8] blocks of 27
+// words: 8 times 3 words of v: bits 0 and 1, weight 4j + i at bit 8i + 4 (j % 2) of word j / 2 and 16 + 4j + i above
+// it; bit 2, weight 4j + i at bit 8i + j and 16 + 4j + i at 8i + 4 + j; then bits 0 to 3 of all s, 2 words, and bits 4
+// and 5. Then all d, f16, two in a word.
 const MINIMUM = false;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

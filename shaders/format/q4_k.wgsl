@@ -1,5 +1,6 @@
-// Q4_K: w = d * q + m, q of 4 bits; d = D * s and m = -M * r, s and r of 6 bits. [N, GROUPS / 8] blocks of 36 words: D and M
-// as f16; bits 0 to 3 of 8 times s and r, 2 words, and their bits 4 and 5; then 8 times 4 words of q, low nibbles first.
+// Q4_K: w = d * q + m, q of 4 bits; d = D * s and m = -M * r, s and r of 6 bits. [N, GROUPS / 8] blocks of 36 words: D
+// and M as f16; bits 0 to 3 of 8 times s and r, 2 words, and their bits 4 and 5; then 8 times 4 words of q, low nibbles
+// first.
 const MINIMUM = true;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

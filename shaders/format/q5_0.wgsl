@@ -1,5 +1,5 @@
-// Q5_0: w = d * q, q of 5 bits less 16. First all q, [N, GROUPS * 5] words: bit 4, weight 4j + i at bit 8i + j and 16 + 4j + i
-// at 8i + 4 + j; then 4 words of nibbles, low ones first. Then all d, f16, [N * GROUPS], two in a word.
+// Q5_0: w = d * q, q of 5 bits less 16. First all q, [N, GROUPS * 5] words: bit 4, weight 4j + i at bit 8i + j and 16 +
+// 4j + i at 8i + 4 + j; then 4 words of nibbles, low ones first. Then all d, f16, [N * GROUPS], two in a word.
 const MINIMUM = false;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

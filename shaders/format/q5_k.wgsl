@@ -1,6 +1,6 @@
-// Q5_K: w = d * q + m, q of 5 bits; d = D * s and m = -M * r, s and r of 6 bits. [N, GROUPS / 8] blocks of 44 words: D and M
-// as f16; bits 0 to 3 of 8 times s and r, 2 words, and their bits 4 and 5; then 8 times 5 words of q: bit 4, weight 4j + i at
-// bit 8i + j and 16 + 4j + i at 8i + 4 + j; 4 words of nibbles, low ones first.
+// Q5_K: w = d * q + m, q of 5 bits; d = D * s and m = -M * r, s and r of 6 bits. [N, GROUPS / 8] blocks of 44 words: D
+// and M as f16; bits 0 to 3 of 8 times s and r, 2 words, and their bits 4 and 5; then 8 times 5 words of q: bit 4,
+// weight 4j + i at bit 8i + j and 16 + 4j + i at 8i + 4 + j; 4 words of nibbles, low ones first.
 const MINIMUM = true;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

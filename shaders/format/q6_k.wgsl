@@ -1,6 +1,6 @@
-// Q6_K: w = d * q, q = s * (v - 32), v of 6 bits, s int8 of 16 weights. [N, GROUPS / 8] blocks of 53 words: 8 times 6 words of
-// v: 4 of nibbles, low ones first; bits 4 and 5, weight 4j + i at bit 8i + 4 (j % 2) of word 4 + j / 2 and 16 + 4j + i above it;
-// then 4 words of s; d as f16.
+// Q6_K: w = d * q, q = s * (v - 32), v of 6 bits, s int8 of 16 weights. [N, GROUPS / 8] blocks of 53 words: 8 times 6
+// words of v: 4 of nibbles, low ones first; bits 4 and 5, weight 4j + i at bit 8i + 4 (j % 2) of word 4 + j / 2 and 16
+// + 4j + i above it; then 4 words of s; d as f16.
 const MINIMUM = false;
 
 fn scale(row: u32, g: u32) -> vec2<f32> {

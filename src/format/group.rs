@@ -1,5 +1,5 @@
-//! Bits of the quants q of a group of 32 weights, in the order in which the shaders' `quants` takes them: with one shift and
-//! one mask, a byte of a word for each of 4 weights. Word j or a part of it has weights 4j .. and 16 + 4j ..
+//! Bits of the quants q of a group of 32 weights, in the order in which the shaders' `quants` takes them: with one
+//! shift and one mask, a byte of a word for each of 4 weights. Word j or a part of it has weights 4j .. and 16 + 4j ..
 
 use half::f16;
 
@@ -14,7 +14,8 @@ pub fn nibbles(q: &[u8; LEN], to: &mut [u8]) {
     }
 }
 
-/// The two bits from `shift` on: byte i of word j / 2 has those of weight 4j + i at bit 4 (j % 2), of 16 + 4j + i above them.
+/// The two bits from `shift` on: byte i of word j / 2 has those of weight 4j + i at bit 4 (j % 2), of 16 + 4j + i above
+/// them.
 pub fn pairs(q: &[u8; LEN], shift: u32, to: &mut [u8]) {
     let pair = |i: usize| q[i] >> shift & 3;
     for (n, to) in to[..8].iter_mut().enumerate() {
@@ -30,7 +31,8 @@ pub fn bits(q: &[u8; LEN], shift: u32, to: &mut [u8]) {
     }
 }
 
-/// Eight pairs of 6 bits (a, b): byte i has the low nibbles of pair i, a's low; then nibble i has its high bits, a's low.
+/// Eight pairs of 6 bits (a, b): byte i has the low nibbles of pair i, a's low; then nibble i has its high bits, a's
+/// low.
 pub fn scales(pair: impl Fn(usize) -> (u8, u8), to: &mut [u8]) {
     to[8..12].fill(0);
     for i in 0..8 {
@@ -40,7 +42,8 @@ pub fn scales(pair: impl Fn(usize) -> (u8, u8), to: &mut [u8]) {
     }
 }
 
-/// Moves blocks of `block` bytes apart: `body` bytes of each first, as `split` makes them, then the rest of each, its head.
+/// Moves blocks of `block` bytes apart: `body` bytes of each first, as `split` makes them, then the rest of each, its
+/// head.
 pub fn planes(bytes: &[u8], block: usize, body: usize, gpu: &mut [u8], split: impl Fn(&[u8], &mut [u8], &mut [u8])) {
     let (blocks, head) = (bytes.len() / block, block - body);
     let (bodies, heads) = gpu.split_at_mut(blocks * body);

@@ -5,11 +5,11 @@ use super::iq4_nl::{VALUES, values};
 const LEN: usize = 256;
 const BYTES: usize = 136;
 
-/// Blocks of 8 groups of 32 nibbles q: weight = d (s - 32) v\[q\], with f16 d of the block, s of 6 bits of the group and
-/// IQ4_NL's table v.
+/// Blocks of 8 groups of 32 nibbles q: weight = d (s - 32) v\[q\], with f16 d of the block, s of 6 bits of the group
+/// and IQ4_NL's table v.
 ///
-/// A block is d, 2 bytes of bits 4 and 5 of s, 4 bytes of its low nibbles, both group 0 first from the low bits on, then q
-/// of each group as in Q4_0. On the GPU blocks are unchanged, 34 words each.
+/// A block is d, 2 bytes of bits 4 and 5 of s, 4 bytes of its low nibbles, both group 0 first from the low bits on,
+/// then q of each group as in Q4_0. On the GPU blocks are unchanged, 34 words each.
 ///
 /// d s v is exact in f32 (11 + 5 + 7 bits; -32 is a power of two).
 pub static IQ4_XS: Format = Format {

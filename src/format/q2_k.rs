@@ -4,12 +4,12 @@ use super::group::{LEN as GROUP, half_at, pairs};
 const LEN: usize = 256;
 const BYTES: usize = 84;
 
-/// Blocks of 16 runs of 16 weights: weight = d s q - dmin m, with f16 d and dmin of the block, s and m of 4 bits of the run
-/// and q of 2 bits.
+/// Blocks of 16 runs of 16 weights: weight = d s q - dmin m, with f16 d and dmin of the block, s and m of 4 bits of the
+/// run and q of 2 bits.
 ///
-/// In the checkpoint a block is 16 bytes of s and m, s low, then 64 bytes of q (byte 32 n + i has the weights 128 n + i
-/// plus 0, 32, 64 and 96, low bits first), d, dmin. On the GPU: q of the 8 groups, two words each in the order of [`pairs`],
-/// 4 words of s and m, then `d | dmin << 16`.
+/// In the checkpoint a block is 16 bytes of s and m, s low, then 64 bytes of q (byte 32 n + i has weights 128 n + i and
+/// those 32, 64 and 96 on, low bits first), d, dmin. On the GPU: q of the 8 groups, two words each in the order of
+/// `group::pairs`, 4 words of s and m, then `d | dmin << 16`.
 ///
 /// d s q (11 + 4 + 2 bits) and dmin m are exact in f32, so that only the subtraction rounds, fused or not.
 pub static Q2_K: Format = Format {

@@ -5,13 +5,13 @@ const LEN: usize = 256;
 const BYTES: usize = 110;
 const BODY: usize = 108;
 
-/// Blocks of 16 runs of 16 weights: weight = d (s - 32) (q - 4), with f16 d of the block, s of 6 bits of the run and q of
-/// 3 bits.
+/// Blocks of 16 runs of 16 weights: weight = d (s - 32) (q - 4), with f16 d of the block, s of 6 bits of the run and q
+/// of 3 bits.
 ///
-/// In the checkpoint a block is 32 bytes of bit 2 of q (byte i has weights i, 32 + i, …, low bits first), 64 bytes of bits 0
-/// and 1 as in Q2_K, 12 bytes of s (low nibbles of runs 0 to 7 and above them 8 to 15; then bits 4 and 5 of runs 0 to 3 and
-/// above them 4 to 7, …), d. On the GPU: q of the 8 groups, three words each in the order of [`pairs`] and [`bits`], 3 words
-/// of s in the order of [`scales`]; then all d, halves, padded to a word.
+/// In the checkpoint a block is 32 bytes of bit 2 of q (byte i has weights i, 32 + i, …, low bits first), 64 bytes of
+/// bits 0 and 1 as in Q2_K, 12 bytes of s (low nibbles of runs 0 to 7 and above them 8 to 15; then bits 4 and 5 of runs
+/// 0 to 3 and above them 4 to 7, …), d. On the GPU: q of the 8 groups, three words each in the order of `group::pairs`
+/// and `group::bits`, 3 words of s in the order of `group::scales`; then all d, halves, padded to a word.
 ///
 /// d s q is exact in f32 (11 + 5 + 2 bits).
 pub static Q3_K: Format = Format {

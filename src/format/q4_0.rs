@@ -6,8 +6,8 @@ const BODY: usize = 16;
 
 /// Blocks of 32 nibbles q and an f16 scale d: weight = d (q - 8).
 ///
-/// In the checkpoint a block is d, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU all
-/// nibbles come first, `[rows][groups][16]` bytes, then all d, `[rows][groups]` halves, padded to a word.
+/// In the checkpoint a block is d, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU
+/// all nibbles come first, `[rows][groups][16]` bytes, then all d, `[rows][groups]` halves, padded to a word.
 ///
 /// d q is exact in f32 (11 + 4 bits).
 pub static Q4_0: Format = Format {

@@ -4,15 +4,16 @@ use super::group::{LEN as GROUP, half_at, nibbles, scales};
 const LEN: usize = 256;
 const BYTES: usize = 144;
 
-/// Blocks of 8 groups of 32 weights: weight = d s q - dmin m, with f16 d and dmin of the block, s and m of 6 bits of the
-/// group and q of 4 bits.
+/// Blocks of 8 groups of 32 weights: weight = d s q - dmin m, with f16 d and dmin of the block, s and m of 6 bits of
+/// the group and q of 4 bits.
 ///
-/// In the checkpoint a block is d, dmin, 12 bytes of s and m (see [`scale`]), then 128 bytes of q: byte 32 n + i has weight
-/// 64 n + i low and 64 n + 32 + i high. On the GPU: `d | dmin << 16`, 3 words of s and m in the order of [`scales`], then q
-/// of the 8 groups, four words each in the order of [`nibbles`]: half the loads of the checkpoint's order.
+/// In the checkpoint a block is d, dmin, 12 bytes of s and m (see `scale`), then 128 bytes of q: byte 32 n + i has
+/// weight 64 n + i low and 64 n + 32 + i high. On the GPU: `d | dmin << 16`, 3 words of s and m in the order of
+/// `group::scales`, then q of the 8 groups, four words each in the order of `group::nibbles`: half the loads of the
+/// checkpoint's order.
 ///
-/// d s q (11 + 6 + 4 bits) and dmin m are exact in f32, so that only the subtraction rounds, fused or not. d is mostly a
-/// subnormal f16, which devices must not take for 0.
+/// d s q (11 + 6 + 4 bits) and dmin m are exact in f32, so that only the subtraction rounds, fused or not. d is mostly
+/// a subnormal f16, which devices must not take for 0.
 pub static Q4_K: Format = Format {
     name: "Q4_K",
     ggml: 12,
@@ -41,8 +42,8 @@ fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
     std::array::from_fn(|i| block[16 + g / 2 * 32 + i] >> (g % 2 * 4) & 15)
 }
 
-/// s and m of group g: in bits 0 to 5 of bytes g and 4 + g for the first four; for the others the nibbles of byte 4 + g, and
-/// above them bits 6 and 7 of bytes g - 4 and g.
+/// s and m of group g: in bits 0 to 5 of bytes g and 4 + g for the first four; for the others the nibbles of byte 4 +
+/// g, and above them bits 6 and 7 of bytes g - 4 and g.
 pub(super) fn scale(bytes: &[u8], g: usize) -> (u8, u8) {
     match g {
         0..4 => (bytes[g] & 63, bytes[g + 4] & 63),

@@ -7,8 +7,8 @@ const BODY: usize = 20;
 /// Blocks of 32 quants q of 5 bits and an f16 scale d: weight = d (q - 16).
 ///
 /// In the checkpoint a block is d, 4 bytes of high bits, then nibbles as in Q4_0. On the GPU all q come first,
-/// `[rows][groups]` of 5 words, high bits in the order of [`bits`] and nibbles, then all d, `[rows][groups]` halves, padded
-/// to a word.
+/// `[rows][groups]` of 5 words, high bits in the order of `group::bits` and nibbles, then all d, `[rows][groups]`
+/// halves, padded to a word.
 ///
 /// d q is exact in f32 (11 + 5 bits).
 pub static Q5_0: Format = Format {

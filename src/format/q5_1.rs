@@ -6,8 +6,8 @@ const BYTES: usize = 24;
 
 /// Blocks of 32 quants q of 5 bits, an f16 scale d and an f16 minimum m: weight = d q + m.
 ///
-/// In the checkpoint a block is d, m, 4 bytes of high bits, then nibbles as in Q4_1. On the GPU only the high bits are in
-/// another order, that of [`bits`].
+/// In the checkpoint a block is d, m, 4 bytes of high bits, then nibbles as in Q4_1. On the GPU only the high bits are
+/// in another order, that of `group::bits`.
 ///
 /// d q is exact in f32 (11 + 5 bits): a fused and a separate addition of m round alike.
 pub static Q5_1: Format = Format {

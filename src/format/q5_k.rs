@@ -5,12 +5,12 @@ use super::q4_k::scale;
 const LEN: usize = 256;
 const BYTES: usize = 176;
 
-/// Blocks of 8 groups of 32 weights: weight = d s q - dmin m, with f16 d and dmin of the block, s and m of 6 bits of the
-/// group and q of 5 bits.
+/// Blocks of 8 groups of 32 weights: weight = d s q - dmin m, with f16 d and dmin of the block, s and m of 6 bits of
+/// the group and q of 5 bits.
 ///
-/// In the checkpoint a block is d, dmin, s and m as in Q4_K, 32 bytes of bit 4 of q (byte i has weights i, 32 + i, …, low
-/// bits first), then nibbles as in Q4_K. On the GPU: `d | dmin << 16`, 3 words of s and m in the order of [`scales`], then q
-/// of the 8 groups, five words each in the order of [`bits`] and [`nibbles`].
+/// In the checkpoint a block is d, dmin, s and m as in Q4_K, 32 bytes of bit 4 of q (byte i has weights i, 32 + i, …,
+/// low bits first), then nibbles as in Q4_K. On the GPU: `d | dmin << 16`, 3 words of s and m in the order of
+/// `group::scales`, then q of the 8 groups, five words each in the order of `group::bits` and `group::nibbles`.
 ///
 /// d s q (11 + 6 + 5 bits) and dmin m are exact in f32, so that only the subtraction rounds, fused or not.
 pub static Q5_K: Format = Format {

@@ -5,13 +5,13 @@ const LEN: usize = 256;
 const BYTES: usize = 210;
 const GPU: usize = 212;
 
-/// Blocks of 16 runs of 16 weights: weight = d s (q - 32), with f16 d of the block, s of 8 signed bits of the run and q of
-/// 6 bits.
+/// Blocks of 16 runs of 16 weights: weight = d s (q - 32), with f16 d of the block, s of 8 signed bits of the run and q
+/// of 6 bits.
 ///
 /// In the checkpoint a block is 128 bytes of nibbles (byte 64 n + i has weight 128 n + i low and 128 n + 64 + i high),
-/// 64 bytes of bits 4 and 5 (byte 32 n + i has weights 128 n + i, + 32, + 64 and + 96, low bits first), 16 bytes of s, d. On
-/// the GPU: q of the 8 groups, six words each in the order of [`nibbles`] and [`pairs`], 4 words of s, then d in a word of
-/// its own, which makes a block 1 % longer.
+/// 64 bytes of bits 4 and 5 (byte 32 n + i has weights 128 n + i and those 32, 64 and 96 on, low bits first), 16 bytes
+/// of s, d. On the GPU: q of the 8 groups, six words each in the order of `group::nibbles` and `group::pairs`, 4 words
+/// of s, then d in a word of its own, which makes a block 1 % longer.
 ///
 /// d s q is exact in f32 (11 + 7 + 5 bits; -128 and -32 are powers of two).
 pub static Q6_K: Format = Format {
