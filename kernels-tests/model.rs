@@ -1,21 +1,21 @@
-//! The checkpoint that tests of a real model read.
+//! The checkpoints that tests of real models read.
 
 use std::path::PathBuf;
 
-use farpast::fetch;
+use farpast::fetch::{self, Packaged};
 
-/// SmolLM2-135M-Instruct as GGUF: the file that `FARPAST_TEST_MODEL` names, or the one that `./test` has fetched.
+/// SmolLM2-135M-Instruct as GGUF.
 pub fn test_model() -> PathBuf {
-    let path = match std::env::var_os("FARPAST_TEST_MODEL") {
-        Some(path) => path.into(),
-        None => {
-            let cache = fetch::cache_folder().expect("the folder of fetched models");
-            cache.join("models").join(fetch::MODELS[0].file_name())
-        }
-    };
+    checkpoint("smollm2")
+}
+
+/// A packaged model of [`fetch::MODELS`], from the cache.
+pub fn checkpoint(name: &str) -> PathBuf {
+    let model = Packaged::named(name).expect("a packaged model");
+    let path = fetch::cache_folder().expect("the folder of fetched models").join("models").join(model.file);
     assert!(
         path.is_file(),
-        "{} is missing. Run ./test, which fetches it, or set FARPAST_TEST_MODEL to SmolLM2-135M-Instruct.Q4_1.gguf.",
+        "{} is missing: ./test fetches it, and so does cargo run --release --example fetch -- {name}",
         path.display()
     );
     path

