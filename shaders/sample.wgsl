@@ -109,8 +109,8 @@ fn ordered(x: f32) -> u32 {
 fn gumbel(key: u32, i: u32) -> f32 {
     // WGSL's log may err by 2^-21 near 1, where the largest noise comes from: there -log(1 - v) is a series in v.
     let bits = hash(key ^ hash(i)) >> 9u;
-    let v = (f32(8388607u - bits) + 0.5) / 8388608.0;
-    let series = v * (1.0 + v * (0.5 + v * (1.0 / 3.0 + v * (0.25 + v * 0.2))));
+    let v = (f32(~bits & 0x7fffffu) + 0.5) / 8388608.0;
+    let series = v * (1.0 + v * (0.5 + v * (0.33333334 + v * (0.25 + v * 0.2))));
     return -log(select(-log(1.0 - v), series, v < 0.03125));
 }
 
