@@ -108,7 +108,7 @@ fn pip_that_is_absent_is_passed_over() {
 fn what_pip_says_last_is_in_the_error() {
     let place = Place::new("fails");
     place.pip("for i in 1 2 3 4; do echo \"line $i\" >&2; done; printf 'ERROR: \\033[31mno route\\n' >&2; exit 1");
-    let error = says(place.fetch(), &["toy-package 1.2", "line 3; line 4; ERROR: [31mno route", "check the network"]);
+    let error = says(place.fetch(), &["toy-package==1.2", "line 3; line 4; ERROR: [31mno route", "check the network"]);
     assert!(!error.contains("line 2") && !error.contains('\n'), "{error}");
     assert!(error.contains(place.folder().to_str().unwrap()), "{error}");
     place.pip("exit 3");

@@ -21,6 +21,7 @@ mod layers;
 mod matmul;
 mod matvec;
 mod model;
+mod models;
 mod packaged_models;
 mod rmsnorm;
 mod rope_store;

@@ -13,7 +13,7 @@ use crate::kv::{PAGE, PagePool};
 use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile};
 use crate::models::{self, Config, Io};
 use crate::program::{Mode, Program, Recorder};
-use crate::sampler::NO_TOKEN;
+use crate::sampler::{NO_TOKEN, Sampling};
 use crate::session::Session;
 use crate::weights::Weights;
 
@@ -274,6 +274,13 @@ impl Engine {
             }
             if let Some(id) = s.pending()[..*n].iter().find(|id| **id as usize >= self.config.vocab) {
                 return Err(Error::request("token", format!("an id below {}", self.config.vocab), id));
+            }
+            let Sampling { temperature, top_p, .. } = s.sampling;
+            if !(temperature.is_finite() && temperature >= 0.0) {
+                return Err(Error::request("temperature", "a finite number, at least 0", temperature));
+            }
+            if !(0.0..=1.0).contains(&top_p) {
+                return Err(Error::request("top-p", "0 to 1", top_p));
             }
             needed += s.table.pages_for(*n);
         }

