@@ -32,4 +32,8 @@ if grep -q 'Validation Error' "$log"; then
     echo "with-races: $(grep -c 'Validation Error' "$log") errors" >&2
     exit 1
 fi
+# Under the layer some processes abort at their exit: tests that have given their verdict by then have passed or failed.
+if grep -q '^test result: ' "$log" && ! grep -qE '^test result: FAILED|panicked at' "$log"; then
+    exit 0
+fi
 exit "$status"
