@@ -250,7 +250,8 @@ pub fn catches_any_fault(kernel: &str) {
         }
     }
     let (mut seen, mut survived) = (0, Vec::new());
-    let mutations = mutations(&assembled(&first));
+    let mut mutations = mutations(&assembled(&first));
+    mutations.retain(|(line, ..)| !NO_FAULT.iter().any(|part| line.contains(part)));
     for (line, from, to) in mutations.iter().step_by(mutations.len().div_ceil(MUTATIONS).max(1)) {
         let mutate = |text: &str| text.contains(line).then(|| text.replacen(line, &line.replacen(from, to, 1), 1));
         match caught(kernel, &setups, &mutate) {
@@ -261,8 +262,7 @@ pub fn catches_any_fault(kernel: &str) {
     }
     println!("{kernel}: {seen} mutations caught; survived: {survived:#?}");
     assert!(
-        // Some give an equal result on every input, such as `<` and `<=` before a cut that keeps all.
-        seen >= 3.min(mutations.len()) && seen > survived.len(),
+        seen >= 3.min(mutations.len()) && seen >= 2 * survived.len(),
         "{kernel}: {seen} caught, these survived: {survived:#?}"
     );
 }
@@ -272,6 +272,10 @@ const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS"];
 
 /// Operator changes tried for each kernel.
 const MUTATIONS: usize = 12;
+
+/// Lines of which a change of an operator gives an equal result on every input: a guard of an index that is used no more, a
+/// cut that keeps everything either way, ids of lanes that are never equal.
+const NO_FAULT: &[&str] = &["min(top, V - 1u)", "if top_p < 1.0", "best_ids[i] < id"];
 
 /// Each operator of the code, one change at a time: (line, from, to). Loops stay, and what they end with, so that they end.
 fn mutations(text: &str) -> Vec<(String, &'static str, &'static str)> {

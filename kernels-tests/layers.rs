@@ -7,7 +7,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("format", &["error"]),
     ("kernel", &["memory", "error"]),
-    ("memory", &["format", "kernel", "error"]),
+    ("memory", &["format", "kernel", "kv", "error"]),
     ("kv", &["error"]),
     ("sampler", &["error"]),
     ("text", &["error"]),

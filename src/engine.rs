@@ -10,7 +10,7 @@ use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Kind, Prepared};
 use crate::kernel::{Count, Step};
 use crate::kernels::AttentionDims;
 use crate::kv::{PAGE, PagePool};
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
 use crate::models::{self, Config, Io};
 use crate::program::{Mode, Program, Recorder};
 use crate::sampler::{NO_TOKEN, Sampling};
@@ -195,7 +195,7 @@ impl Engine {
 
     /// Pages that no session holds.
     pub fn free_pages(&self) -> usize {
-        self.pool.free().len()
+        self.pool.n_free()
     }
 
     /// An empty session.
@@ -214,20 +214,19 @@ impl Engine {
         let counts = self.shares(sessions);
         let done: Vec<_> = sessions.iter().zip(&counts).map(|(s, n)| *n > 0 && *n == s.pending().len()).collect();
         let outputs: Vec<_> = done.iter().map(|done| *done as usize).collect();
-        let before: Vec<_> = sessions.iter().map(|s| s.table.len()).collect();
-        let n_outputs = self.run(sessions, &counts, &outputs)?;
-        if n_outputs == 0 {
-            return Ok(vec![None; sessions.len()]);
-        }
-        let mut ids = self.read(self.io.ids, 0, n_outputs)?.into_iter();
-        let sampled: Vec<_> = done.iter().map(|done| done.then(|| ids.next()).flatten()).collect();
-        if sampled.contains(&Some(NO_TOKEN)) {
-            for (s, len) in sessions.iter_mut().zip(before) {
-                s.table.truncate(len);
+        let sampled = self.attempt(sessions, |engine, sessions| {
+            let n_outputs = engine.run(sessions, &counts, &outputs)?;
+            if n_outputs == 0 {
+                return Ok(vec![None; sessions.len()]);
             }
-            let expected = "at least one finite number";
-            return Err(Error::request("logits", expected, "none: the model or the device computes NaN"));
-        }
+            let mut ids = engine.read(engine.io.ids, 0, n_outputs)?.into_iter();
+            let sampled: Vec<_> = done.iter().map(|done| done.then(|| ids.next()).flatten()).collect();
+            if sampled.contains(&Some(NO_TOKEN)) {
+                let expected = "at least one finite number";
+                return Err(Error::request("logits", expected, "none: the model or the device computes NaN"));
+            }
+            Ok(sampled)
+        })?;
         for (s, id) in sessions.iter_mut().zip(&sampled) {
             s.push(id.as_slice());
         }
@@ -240,10 +239,35 @@ impl Engine {
         let mut rows = Vec::new();
         while !session.pending().is_empty() {
             let n = session.pending().len().min(self.memory.capacity.outputs);
-            self.run(&mut [session], &[n], &[n])?;
-            rows.extend(self.last_logits(n)?);
+            rows.extend(self.attempt(&mut [session], |engine, sessions| {
+                engine.run(sessions, &[n], &[n])?;
+                engine.last_logits(n)
+            })?);
         }
         Ok(rows)
+    }
+
+    /// The first `rows` rows of logits of the last step: one for each session that got a token, in their order.
+    pub fn last_logits(&self, rows: usize) -> Result<Vec<Vec<f32>>> {
+        let v = self.config.vocab;
+        let logits = self.read(self.io.logits, 0, rows * stride(v))?;
+        Ok(logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()).collect())
+    }
+
+    /// Runs `f`; when it fails, the sessions forget the positions that it gave them.
+    fn attempt<T>(
+        &mut self,
+        sessions: &mut [&mut Session],
+        f: impl FnOnce(&mut Self, &mut [&mut Session]) -> Result<T>,
+    ) -> Result<T> {
+        let before: Vec<_> = sessions.iter().map(|s| s.table.len()).collect();
+        let result = f(self, sessions);
+        if result.is_err() {
+            for (s, len) in sessions.iter_mut().zip(before) {
+                s.table.truncate(len);
+            }
+        }
+        result
     }
 
     /// Tokens of each session in the next step.
@@ -260,6 +284,7 @@ impl Engine {
     }
 
     /// Computes `counts[i]` pending tokens of session i and the logits of the last `outputs[i]` of them; samples from each.
+    /// Within [`attempt`](Self::attempt).
     fn run(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<usize> {
         let capacity = self.memory.capacity;
         let active = counts.iter().filter(|n| **n > 0).count();
@@ -288,17 +313,6 @@ impl Engine {
         if needed > free {
             return Err(Error::OutOfPages { needed, free });
         }
-        let before: Vec<_> = sessions.iter().map(|s| s.table.len()).collect();
-        let result = self.append_and_run(sessions, counts, outputs);
-        if result.is_err() {
-            for (s, len) in sessions.iter_mut().zip(before) {
-                s.table.truncate(len);
-            }
-        }
-        result
-    }
-
-    fn append_and_run(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<usize> {
         let mut inputs = Inputs::default();
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {

@@ -109,15 +109,20 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
         wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => Kind::Other,
         wgpu::DeviceType::Cpu => Kind::Software,
     };
-    let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3;
     Caps {
         name: info.name,
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
         backend: info.backend.to_string(),
         kind,
-        max_binding: usize::try_from(max_binding).unwrap_or(usize::MAX & !3),
+        max_binding: max_binding(&limits),
         max_groups: limits.max_compute_workgroups_per_dimension,
     }
+}
+
+/// Some drivers allow a binding beyond the largest buffer.
+fn max_binding(limits: &wgpu::Limits) -> usize {
+    let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3;
+    usize::try_from(most).unwrap_or(usize::MAX & !3)
 }
 
 impl Gpu {
@@ -146,9 +151,7 @@ impl Gpu {
         let opened = request(adapter.limits()).or_else(|_| request(wgpu::Limits::default()));
         let (device, queue) =
             opened.map_err(|e| Error::Device { device: caps.name.clone(), what: format!("cannot be opened: {e}") })?;
-        let limits = device.limits();
-        let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3;
-        let caps = Caps { max_binding: caps.max_binding.min(max_binding as usize), ..caps };
+        let caps = Caps { max_binding: max_binding(&device.limits()), ..caps };
 
         let failure = Arc::new(Mutex::new(None));
         let record = |failure: &Arc<Mutex<Option<Failure>>>| {

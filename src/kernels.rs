@@ -87,5 +87,6 @@ fn kv_include(element: Element) -> &'static str {
     }
 }
 
+const ADD_DOT: &str = include_str!("../shaders/common/add_dot.wgsl");
 const ATTENTION: &str = include_str!("../shaders/common/attention.wgsl");
 const LINEAR: &str = include_str!("../shaders/common/linear.wgsl");

@@ -34,6 +34,11 @@ impl PagePool {
         self.lock().free.clone()
     }
 
+    /// How many they are.
+    pub fn n_free(&self) -> usize {
+        self.lock().free.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,6 +8,7 @@ use half::f16;
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::kernel::Count;
+use crate::kv;
 
 /// Handle of a tensor in a [`Memory`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -204,7 +205,7 @@ pub struct Capacity {
 
 impl Capacity {
     /// Positions of a page.
-    pub const PAGE: usize = 16;
+    pub const PAGE: usize = kv::PAGE;
 
     /// Most of `count` that a step may have.
     pub fn of(&self, count: Count) -> usize {

@@ -4,10 +4,6 @@ const LOWEST = -3.4028234e38;
 
 const R = H / G;  // query heads of a key and value head
 
-fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
-    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
-}
-
 // Which keys of a page that begins at position `start` the query at `position` sees: from .x to before .y. All up to its own
 // position; with a WINDOW only so many of the last.
 fn seen_keys(start: u32, position: u32) -> vec2<u32> {

@@ -42,10 +42,6 @@ fn products(n: u32, t: u32, last: u32) -> Sums {
     return sums;
 }
 
-fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
-    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
-}
-
 // x[t, 4i .. 4i + 4], 0 beyond K
 fn x_at(t: u32, i: u32) -> vec4<f32> {
     if K % 32u == 0u { return x[t * K4 + i]; }

@@ -42,13 +42,6 @@ impl Engine {
         Ok(())
     }
 
-    /// The first `rows` rows of logits of the last step: one for each session that got a token, in their order.
-    pub fn last_logits(&self, rows: usize) -> Result<Vec<Vec<f32>>> {
-        let v = self.config.vocab;
-        let logits = self.read(self.io.logits, 0, rows * stride(v))?;
-        Ok(logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()).collect())
-    }
-
     /// Loses the device, as a driver reset does.
     pub fn lose_device(&self) {
         if let Device::Gpu(on) = &self.device {

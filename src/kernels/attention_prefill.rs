@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 
-use super::{ATTENTION, AttentionDims, AttentionInputs, kv_include};
+use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor};
@@ -57,7 +57,8 @@ impl Recorder<'_> {
         for pages in kv {
             self.expect(pages, element, d.head_dim);
         }
-        let spec = Spec::default().include(ATTENTION).include(kv_include(element)).u32("D4", d.head_dim / 4);
+        let spec =
+            Spec::default().include(ADD_DOT).include(ATTENTION).include(kv_include(element)).u32("D4", d.head_dim / 4);
         let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("HEADS", d.heads_each());
         let spec = spec.u32("PAGE", Capacity::PAGE).f32("SCALE", scores.scale);
         let spec = spec.u32("WINDOW", scores.window);

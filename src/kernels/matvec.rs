@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::LINEAR;
 use super::matmul::MATMUL;
+use super::{ADD_DOT, LINEAR};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, Weight, stride};
@@ -35,7 +35,8 @@ impl Recorder<'_> {
         let mut row0 = 0;
         for &part in &w.parts {
             let (format, rows) = (self.format(part), self.desc(part).rows);
-            let spec = Spec::default().include(format.wgsl).include(LINEAR).u32("N", rows).u32("K", w.cols);
+            let spec =
+                Spec::default().include(format.wgsl).include(ADD_DOT).include(LINEAR).u32("N", rows).u32("K", w.cols);
             let spec = spec.u32("GROUPS", w.cols.div_ceil(32)).u32("ROW0", row0).u32("STRIDE", stride(w.rows));
             let spec = spec.u32("ADD", add as usize).u32("OUTPUTS", (bound == Count::Outputs) as usize);
             let spec = spec.u32("LANES", tile.lanes).u32("ROWS", tile.rows);
