@@ -25,8 +25,9 @@ pub use {q4_0::Q4_0, q4_1::Q4_1, q5_0::Q5_0, q5_1::Q5_1, q8_0::Q8_0};
 
 /// A weight format: its blocks in the checkpoint, its layout in GPU memory, and its decoder.
 ///
-/// A weight is a matrix of `rows × cols`, rows contiguous. In GPU memory each row is padded with zeros to a whole number
-/// of groups of 32 weights, so a kernel never splits a group.
+/// A weight is a matrix of `rows × cols`, rows contiguous. In GPU memory a row is whole units of 16 bytes, padded with zeros
+/// to whole groups of 32 weights, so a kernel never splits a group; the units of [`SLAB`] rows alternate, so that the loads of
+/// neighbouring invocations, which work on neighbouring rows, are next to each other.
 ///
 /// Decoding gives the f32 of ggml's definition, and so does the GPU, bit for bit: all products of scales and quants are
 /// exact in f32, and what is left is one addition or none, so that neither the order of operations nor a fused
@@ -43,13 +44,19 @@ pub struct Format {
     pub block_bytes: usize,
     /// Decodes whole blocks: `bytes` to `bytes.len() / block_bytes * block_len` weights.
     pub decode: fn(bytes: &[u8], weights: &mut [f32]),
-    /// Bytes in GPU memory of `rows × cols` weights, a multiple of 4.
-    pub gpu_bytes: fn(rows: usize, cols: usize) -> usize,
-    /// Fills `gpu` (`gpu_bytes` long) from the checkpoint's bytes of `rows × cols` weights.
-    pub repack: fn(bytes: &[u8], rows: usize, cols: usize, gpu: &mut [u8]),
-    /// WGSL that reads one group of 32 weights from the binding `w: array<u32>`.
+    /// Units in GPU memory of a row of `cols` weights.
+    pub units: fn(cols: usize) -> usize,
+    /// Fills the zeroed units of a row from the checkpoint's bytes of it.
+    pub pack_row: fn(row: &[u8], units: &mut [u8]),
+    /// WGSL that reads one group of 32 weights from the binding `w: array<vec4<u32>>`; see `shaders/common/rows.wgsl`.
     pub wgsl: &'static str,
 }
+
+/// Bytes of a unit.
+pub const UNIT: usize = 16;
+
+/// Rows whose units alternate in GPU memory.
+pub const SLAB: usize = 8;
 
 /// Every supported format.
 pub static ALL: &[&Format] = &[
@@ -76,5 +83,23 @@ impl Format {
             return None;
         }
         (len / self.block_len).checked_mul(self.block_bytes)
+    }
+
+    /// Bytes in GPU memory of `rows × cols` weights.
+    pub fn gpu_bytes(&self, rows: usize, cols: usize) -> usize {
+        rows.next_multiple_of(SLAB) * (self.units)(cols) * UNIT
+    }
+
+    /// The GPU memory of `SLAB` or fewer rows, given as the checkpoint has each, from which on `gpu` ends.
+    pub fn pack_slab<'a>(&self, rows: impl Iterator<Item = &'a [u8]>, gpu: &mut [u8]) {
+        let mut units = vec![0; gpu.len() / SLAB];
+        gpu.fill(0);
+        for (i, row) in rows.enumerate() {
+            units.fill(0);
+            (self.pack_row)(row, &mut units);
+            for (unit, to) in units.as_chunks::<UNIT>().0.iter().zip(gpu.as_chunks_mut::<{ UNIT * SLAB }>().0) {
+                to[UNIT * i..][..UNIT].copy_from_slice(unit);
+            }
+        }
     }
 }

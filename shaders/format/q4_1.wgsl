@@ -1,11 +1,16 @@
-// Q4_1: w = d * q + m, q of 4 bits. [N, GROUPS * 5] words: d and m as f16, then 4 words of q, low nibbles first.
+// Q4_1: w = d * q + m, q of 4 bits. A unit of q for each group, low nibbles first; then d and m, f16, a word for each group.
 const MINIMUM = true;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    return unpack2x16float(w[(row * GROUPS + g) * 5u]);
+alias Group = vec4<u32>;
+
+fn group(base: u32, g: u32) -> Group {
+    return w[base + 8u * g];
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let word = w[(row * GROUPS + g) * 5u + 1u + j];
-    return array(vec4<f32>(unpack4xU8(word & 0x0f0f0f0fu)), vec4<f32>(unpack4xU8((word >> 4u) & 0x0f0f0f0fu)));
+fn scale(base: u32, g: u32) -> vec2<f32> {
+    return unpack2x16float(word_at(base, GROUPS, g));
+}
+
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    return array(vec4<f32>(unpack4xU8(q[j] & 0x0f0f0f0fu)), vec4<f32>(unpack4xU8((q[j] >> 4u) & 0x0f0f0f0fu)));
 }

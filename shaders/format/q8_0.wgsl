@@ -1,13 +1,16 @@
-// Q8_0: w = d * q, q int8. First all q, [N, GROUPS * 8] words, then all d, f16, [N * GROUPS], two in a word.
+// Q8_0: w = d * q, q int8. Two units of q for each group; then d, f16, of all groups.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    let block = row * GROUPS + g;
-    let pair = unpack2x16float(w[N * GROUPS * 8u + block / 2u]);
-    return vec2(select(pair.x, pair.y, (block & 1u) == 1u), 0.0);
+alias Group = array<vec4<u32>, 2>;
+
+fn group(base: u32, g: u32) -> Group {
+    return array(w[base + 16u * g], w[base + 16u * g + 8u]);
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let at = (row * GROUPS + g) * 8u + j;
-    return array(vec4<f32>(unpack4xI8(w[at])), vec4<f32>(unpack4xI8(w[at + 4u])));
+fn scale(base: u32, g: u32) -> vec2<f32> {
+    return vec2(half_at(base, 2u * GROUPS, g), 0.0);
+}
+
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    return array(vec4<f32>(unpack4xI8(q[0][j])), vec4<f32>(unpack4xI8(q[1][j])));
 }

@@ -3,6 +3,8 @@
 
 use half::f16;
 
+use super::UNIT;
+
 /// Weights of a group.
 pub const LEN: usize = 32;
 
@@ -42,23 +44,30 @@ pub fn scales(pair: impl Fn(usize) -> (u8, u8), to: &mut [u8]) {
     }
 }
 
-/// Moves blocks of `block` bytes apart: `body` bytes of each first, as `split` makes them, then the rest of each, its
-/// head.
-pub fn planes(bytes: &[u8], block: usize, body: usize, gpu: &mut [u8], split: impl Fn(&[u8], &mut [u8], &mut [u8])) {
-    let (blocks, head) = (bytes.len() / block, block - body);
-    let (bodies, heads) = gpu.split_at_mut(blocks * body);
-    let (heads, padding) = heads.split_at_mut(blocks * head);
-    assert!(padding.len() < 4, "{} bytes behind {blocks} blocks", padding.len());
-    padding.fill(0);
-    let to = bodies.chunks_exact_mut(body).zip(heads.chunks_exact_mut(head));
-    for (block, (body, head)) in bytes.chunks_exact(block).zip(to) {
-        split(block, body, head);
+/// Moves the parts of a row's blocks of `block` bytes apart: part i of all blocks, `parts[i]` bytes of each, from a unit on,
+/// as `split` makes them.
+pub fn planes<const N: usize>(
+    row: &[u8],
+    block: usize,
+    units: &mut [u8],
+    parts: [usize; N],
+    split: impl Fn(&[u8], [&mut [u8]; N]),
+) {
+    let blocks = row.len() / block;
+    let mut rest = units;
+    let mut planes = parts.map(|part| {
+        let (plane, behind) = std::mem::take(&mut rest).split_at_mut((blocks * part).next_multiple_of(UNIT));
+        rest = behind;
+        plane.chunks_exact_mut(part)
+    });
+    for block in row.chunks_exact(block) {
+        split(block, planes.each_mut().map(|plane| plane.next().expect("a plane holds a part of every block")));
     }
 }
 
-/// Bytes that `planes` fills for `blocks` blocks: whole words.
-pub const fn planes_bytes(blocks: usize, block: usize, body: usize) -> usize {
-    blocks * body + (blocks * (block - body)).next_multiple_of(4)
+/// Units that `planes` fills for `blocks` blocks.
+pub fn planes_units(blocks: usize, parts: &[usize]) -> usize {
+    parts.iter().map(|part| (blocks * part).div_ceil(UNIT)).sum()
 }
 
 /// The f16 at byte `at`.

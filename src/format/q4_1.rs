@@ -1,12 +1,12 @@
 use super::Format;
-use super::group::{LEN, half_at};
+use super::group::{LEN, half_at, planes, planes_units};
 
 const BYTES: usize = 20;
 
 /// Blocks of 32 nibbles q, an f16 scale d and an f16 minimum m: weight = d q + m.
 ///
-/// A block is d, m, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU blocks are
-/// unchanged, five words each: `d | m << 16`, then the nibbles.
+/// A block is d, m, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU the nibbles of a row
+/// come first, a unit for each block, then `d | m << 16` of each.
 ///
 /// d q is exact in f32 (11 + 4 bits): a fused and a separate addition of m round alike.
 pub static Q4_1: Format = Format {
@@ -15,8 +15,13 @@ pub static Q4_1: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
-    repack: |bytes, _rows, _cols, gpu| gpu.copy_from_slice(bytes),
+    units: |cols| planes_units(cols.div_ceil(LEN), &[16, 4]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [16, 4], |block, [q, dm]| {
+            dm.copy_from_slice(&block[..4]);
+            q.copy_from_slice(&block[4..]);
+        });
+    },
     wgsl: include_str!("../../shaders/format/q4_1.wgsl"),
 };
 

@@ -1,12 +1,11 @@
 use super::Format;
-use super::group::{LEN, half_at, planes, planes_bytes};
+use super::group::{LEN, half_at, planes, planes_units};
 
 const BYTES: usize = 34;
 
 /// Blocks of 32 signed bytes q and an f16 scale d: weight = d q.
 ///
-/// In the checkpoint a block is d, then q. On the GPU all q come first, `[rows][groups][32]` bytes, then all d,
-/// `[rows][groups]` halves, two in a word, with a zero half behind an odd number of them.
+/// In the checkpoint a block is d, then q. On the GPU the q of a row come first, two units for each block, then all d.
 ///
 /// d q is exact in f32 (11 + 7 bits).
 pub static Q8_0: Format = Format {
@@ -15,9 +14,9 @@ pub static Q8_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, LEN),
-    repack: |bytes, _rows, _cols, gpu| {
-        planes(bytes, BYTES, LEN, gpu, |block, q, d| {
+    units: |cols| planes_units(cols.div_ceil(LEN), &[32, 2]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [32, 2], |block, [q, d]| {
             d.copy_from_slice(&block[..2]);
             q.copy_from_slice(&block[2..]);
         });
