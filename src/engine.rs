@@ -129,8 +129,9 @@ impl Engine {
         };
         check(&capacity, &config)?;
         let mut memory = Memory::new(capacity);
-        if caps.is_some_and(|caps| caps.kind != Kind::Software) {
-            memory.tile = Tile::HARDWARE;
+        if let Some(caps) = caps {
+            memory.tile = if caps.kind == Kind::Software { Tile::SOFTWARE } else { Tile::HARDWARE };
+            memory.tile.broadcast = caps.subgroup >= 8;
         }
         let io = Io::declare(&config, &mut memory);
         let model = models::declare(&config, weights, &mut memory)?;

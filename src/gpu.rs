@@ -50,6 +50,8 @@ pub struct Caps {
     pub max_binding: usize,
     /// Most workgroups along one axis of a dispatch.
     pub max_groups: u32,
+    /// Invocations of a subgroup, at least; 0: shaders cannot use subgroups, or `FARPAST_DISABLE` names them.
+    pub subgroup: u32,
 }
 
 impl std::fmt::Display for Caps {
@@ -116,7 +118,17 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
         kind,
         max_binding: max_binding(&limits),
         max_groups: limits.max_compute_workgroups_per_dimension,
+        subgroup: if features(adapter).contains(wgpu::Features::SUBGROUP) { info.subgroup_min_size } else { 0 },
     }
+}
+
+/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,…` names.
+fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
+    let disabled = std::env::var("FARPAST_DISABLE").unwrap_or_default();
+    let is_disabled = |name: &str| disabled.split(',').any(|d| d.trim().eq_ignore_ascii_case(name));
+    let used = [("subgroups", wgpu::Features::SUBGROUP)];
+    let allowed = used.into_iter().filter(|(name, _)| !is_disabled(name)).map(|(_, feature)| feature);
+    adapter.features() & allowed.fold(wgpu::Features::empty(), |all, feature| all | feature)
 }
 
 /// Some drivers allow a binding beyond the largest buffer.
@@ -144,7 +156,9 @@ impl Gpu {
         };
         let caps = caps(adapter);
         let request = |required_limits| {
-            let desc = wgpu::DeviceDescriptor { label: Some("farpast"), required_limits, ..Default::default() };
+            let label = Some("farpast");
+            let required_features = features(adapter);
+            let desc = wgpu::DeviceDescriptor { label, required_limits, required_features, ..Default::default() };
             pollster::block_on(adapter.request_device(&desc))
         };
         // Some drivers refuse limits that they report.

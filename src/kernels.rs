@@ -8,14 +8,17 @@ mod bias;
 mod embed;
 mod geglu;
 mod last_tokens;
-mod matmul;
-mod matvec;
+mod linear;
+mod linear_glu;
+mod linear_rope;
 mod rmsnorm;
 mod rope_store;
 mod sample;
 mod swiglu;
 
 pub use attention_prefill::Scores;
+pub use linear::Norm;
+pub use linear_glu::Gate;
 pub use rope_store::{Pairs, Rope};
 
 use crate::kernel::Kernel;
@@ -25,8 +28,9 @@ use crate::memory::{Element, Tensor};
 pub static ALL: &[&Kernel] = &[
     &embed::EMBED,
     &rmsnorm::RMSNORM,
-    &matvec::MATVEC,
-    &matmul::MATMUL,
+    &linear::LINEAR,
+    &linear_glu::LINEAR_GLU,
+    &linear_rope::LINEAR_ROPE,
     &rope_store::ROPE_STORE,
     &attention_prefill::ATTENTION_PREFILL,
     &attention_decode::ATTENTION_DECODE,
@@ -89,4 +93,17 @@ fn kv_include(element: Element) -> &'static str {
 
 const ADD_DOT: &str = include_str!("../shaders/common/add_dot.wgsl");
 const ATTENTION: &str = include_str!("../shaders/common/attention.wgsl");
-const LINEAR: &str = include_str!("../shaders/common/linear.wgsl");
+const LINEAR_WGSL: &str = include_str!("../shaders/common/linear.wgsl");
+const GELU: &str = include_str!("../shaders/common/gelu.wgsl");
+const LANE: &str = include_str!("../shaders/common/lane.wgsl");
+const LANE_SUBGROUP: &str = include_str!("../shaders/common/lane_subgroup.wgsl");
+const NORM_FOLD: &str = include_str!("../shaders/common/norm_fold.wgsl");
+const NORM_NONE: &str = include_str!("../shaders/common/norm_none.wgsl");
+const RMS_BROADCAST: &str = include_str!("../shaders/common/rms_broadcast.wgsl");
+const RMS_LOADS: &str = include_str!("../shaders/common/rms_loads.wgsl");
+const SILU: &str = include_str!("../shaders/common/silu.wgsl");
+const ROWS: &str = include_str!("../shaders/common/rows.wgsl");
+const TOKENS_1: &str = include_str!("../shaders/common/tokens_1.wgsl");
+const TOKENS_4: &str = include_str!("../shaders/common/tokens_4.wgsl");
+const X_BROADCAST: &str = include_str!("../shaders/common/x_broadcast.wgsl");
+const X_LOADS: &str = include_str!("../shaders/common/x_loads.wgsl");

@@ -53,7 +53,7 @@ impl TensorDesc {
             Element::F32 => 4 * self.rows * stride(self.cols),
             Element::F16 => 2 * self.rows * stride(self.cols),
             Element::U32 => 4 * self.rows * self.cols,
-            Element::Weight(format) => (format.gpu_bytes)(self.rows, self.cols),
+            Element::Weight(format) => format.gpu_bytes(self.rows, self.cols),
         }
     }
 
@@ -220,22 +220,24 @@ impl Capacity {
     }
 }
 
-/// Shape of the register tile that one workgroup of matvec or matmul holds.
+/// Shape of the register tile that one workgroup of a linear holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tile {
     /// Invocations of a workgroup.
     pub lanes: usize,
     /// Weight rows of one invocation.
     pub rows: usize,
-    /// Tokens of one invocation of matmul.
+    /// Tokens of one invocation in prefill; in decode it is one.
     pub tokens: usize,
+    /// Whether invocations of a subgroup of 8 or more share their loads of x.
+    pub broadcast: bool,
 }
 
 impl Tile {
     /// For drivers that run shaders on the CPU: a workgroup is one SIMD vector, and reuse in registers is everything.
-    pub const SOFTWARE: Tile = Tile { lanes: 8, rows: 8, tokens: 4 };
+    pub const SOFTWARE: Tile = Tile { lanes: 8, rows: 4, tokens: 4, broadcast: false };
     /// For GPUs: enough invocations to fill them.
-    pub const HARDWARE: Tile = Tile { lanes: 64, rows: 1, tokens: 8 };
+    pub const HARDWARE: Tile = Tile { lanes: 64, rows: 2, tokens: 4, broadcast: false };
 }
 
 /// All tensors of a loaded model.
@@ -307,7 +309,7 @@ impl Memory {
 
     /// A weight of the checkpoint, split by rows where it exceeds the binding limit.
     pub fn weight(&mut self, name: &str, w: &WeightRows) -> Weight {
-        let row_bytes = (w.format.gpu_bytes)(w.rows, w.cols).div_ceil(w.rows);
+        let row_bytes = w.format.gpu_bytes(w.rows, w.cols).div_ceil(w.rows);
         // A part's scale plane is padded to a word, so a word is kept in reserve.
         let fit = (self.capacity.binding.saturating_sub(4) / row_bytes).max(1);
         let parts = (0..w.rows).step_by(fit).map(|first| {

@@ -1,50 +1,71 @@
-// What matvec and matmul share, so that both give the same bits. A tile of ROWS weight rows and TOKENS tokens is held in
-// registers: each weight is decoded once for all tokens, each x is loaded once for all rows.
-// A format gives `scale` (d, m) of a group of 32 weights d * q + m and `quants`, the q of weights 4j .. and 16 + 4j .. of it.
-alias Sums = array<array<f32, TOKENS>, ROWS>;
+// What all linears share, so that they give the same bits. A tile of ROWS weight rows and TOKENS tokens is held in registers:
+// each weight is decoded once for all tokens, each x is loaded once for all rows.
+override N: u32;        // rows of w
+override K: u32;
+override GROUPS: u32;   // K / 32, rounded up; weights beyond K are 0
+override LANES: u32;    // invocations of a workgroup
+override ROWS: u32;     // rows of w of one invocation, LANES apart
 
-// sum_k w[n + LANES r, k] * x[t + i, k] for r < ROWS, i < TOKENS; rows beyond N and tokens beyond `last` repeat the last.
-fn products(n: u32, t: u32, last: u32) -> Sums {
-    var sums: Sums;
+const K4 = (K + 3u) / 4u;
+
+// sum_k w[n + LANES r, k] * x[t + i, k] for r < ROWS, i < TOKENS; rows beyond N repeat the last.
+fn products(n: u32, t: u32, last: u32, lane: Lane) -> array<PerToken, ROWS> {
+    var sums: array<PerToken, ROWS>;
+    var bases: array<u32, ROWS>;
     for (var r = 0u; r < ROWS; r += 1u) {
-        for (var i = 0u; i < TOKENS; i += 1u) { sums[r][i] = 0.0; }
+        bases[r] = row_base(min(n + LANES * r, N - 1u));
+        sums[r] = PerToken(0.0);
     }
     for (var g = 0u; g < GROUPS; g += 1u) {
-        var dots: Sums;
-        var x_sums: array<f32, TOKENS>;
+        let x = hold(t, last, g, lane);
+        var q: array<Group, ROWS>;
+        var dots: array<PerToken, ROWS>;
+        var x_sum = PerToken(0.0);
         for (var r = 0u; r < ROWS; r += 1u) {
-            for (var i = 0u; i < TOKENS; i += 1u) { dots[r][i] = 0.0; }
+            q[r] = group(bases[r], g);
+            dots[r] = PerToken(0.0);
         }
-        for (var i = 0u; i < TOKENS; i += 1u) { x_sums[i] = 0.0; }
-        for (var j = 0u; j < 4u; j += 1u) {
-            var low: array<vec4<f32>, TOKENS>;
-            var high: array<vec4<f32>, TOKENS>;
-            for (var i = 0u; i < TOKENS; i += 1u) {
-                low[i] = x_at(min(t + i, last), g * 8u + j);
-                high[i] = x_at(min(t + i, last), g * 8u + 4u + j);
-                if MINIMUM { x_sums[i] += dot(low[i] + high[i], vec4(1.0)); }
-            }
-            for (var r = 0u; r < ROWS; r += 1u) {
-                let q = quants(min(n + LANES * r, N - 1u), g, j);
-                for (var i = 0u; i < TOKENS; i += 1u) {
-                    dots[r][i] = add_dot(add_dot(dots[r][i], q[0], low[i]), q[1], high[i]);
-                }
-            }
-        }
+        add_quarter(0u, x, &q, &dots, &x_sum);
+        add_quarter(1u, x, &q, &dots, &x_sum);
+        add_quarter(2u, x, &q, &dots, &x_sum);
+        add_quarter(3u, x, &q, &dots, &x_sum);
         for (var r = 0u; r < ROWS; r += 1u) {
-            let dm = scale(min(n + LANES * r, N - 1u), g);
-            for (var i = 0u; i < TOKENS; i += 1u) {
-                sums[r][i] = fma(dm.x, dots[r][i], sums[r][i]);
-                if MINIMUM { sums[r][i] = fma(dm.y, x_sums[i], sums[r][i]); }
-            }
+            let dm = scale(bases[r], g);
+            sums[r] = fma(PerToken(dm.x), dots[r], sums[r]);
+            if MINIMUM { sums[r] = fma(PerToken(dm.y), x_sum, sums[r]); }
         }
     }
     return sums;
 }
 
+// Adds the products of weights 4j .. and 16 + 4j .. of the group, and these x.
+fn add_quarter(
+    j: u32,
+    x: Held,
+    q: ptr<function, array<Group, ROWS>>,
+    dots: ptr<function, array<PerToken, ROWS>>,
+    x_sum: ptr<function, PerToken>,
+) {
+    let low = held(x, j);
+    let high = held(x, 4u + j);
+    if MINIMUM {
+        *x_sum += ((low[0] + low[1]) + (low[2] + low[3])) + ((high[0] + high[1]) + (high[2] + high[3]));
+    }
+    for (var r = 0u; r < ROWS; r += 1u) {
+        let w8 = quants((*q)[r], j);
+        (*dots)[r] = add_products(add_products((*dots)[r], w8[0], low), w8[1], high);
+    }
+}
+
+// sum + w . x, in the one order that all linears sum in.
+fn add_products(sum: PerToken, w4: vec4<f32>, x: array<PerToken, 4>) -> PerToken {
+    let half = fma(PerToken(w4.y), x[1], fma(PerToken(w4.x), x[0], sum));
+    return fma(PerToken(w4.w), x[3], fma(PerToken(w4.z), x[2], half));
+}
+
 // x[t, 4i .. 4i + 4], 0 beyond K
 fn x_at(t: u32, i: u32) -> vec4<f32> {
-    if K % 32u == 0u { return x[t * K4 + i]; }
+    if K % 32u == 0u { return normed(x[t * K4 + i], i); }
     let left = vec4(K) > 4u * i + vec4(0u, 1u, 2u, 3u);
-    return select(vec4(0.0), x[t * K4 + min(i, K4 - 1u)], left);
+    return select(vec4(0.0), normed(x[t * K4 + min(i, K4 - 1u)], min(i, K4 - 1u)), left);
 }

@@ -2,6 +2,7 @@
 //!
 //! Source: Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
 
+use super::{LANE, LANE_SUBGROUP, RMS_BROADCAST, RMS_LOADS};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, stride};
@@ -33,7 +34,8 @@ impl Recorder<'_> {
         let heads = cols / c;
         // Heads stand side by side: between them there is no padding.
         assert!(heads * c == cols && (heads == 1 || c.is_multiple_of(4)), "rmsnorm: {cols} elements in heads of {c}");
-        let spec = Spec::default().u32("C", c).u32("H", heads).f32("EPS", eps);
+        let includes = if self.tile().broadcast { [RMS_BROADCAST, LANE_SUBGROUP] } else { [RMS_LOADS, LANE] };
+        let spec = Spec::default().include(includes[0]).include(includes[1]).u32("C", c).u32("H", heads).f32("EPS", eps);
         let spec = spec.u32("ADD", add as usize).u32("OUTPUTS", (bound == Count::Outputs) as usize);
         self.dispatch(&RMSNORM, spec, &[x, w, y], [Extent::Per(bound, 1), Extent::Fixed(heads), Extent::Fixed(1)]);
     }

@@ -1,0 +1,147 @@
+//! `y[t, n] = sum_k w[n, k] * x[t, k]`, or the same added to `y`.
+
+use rayon::prelude::*;
+
+use super::{LANE, LANE_SUBGROUP, LINEAR_WGSL, NORM_FOLD, NORM_NONE, RMS_BROADCAST, RMS_LOADS, ROWS, TOKENS_1, TOKENS_4, X_BROADCAST, X_LOADS, WORKGROUP};
+use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, Weight, WeightRows, stride};
+use crate::program::{Mode, Recorder};
+
+/// See the module.
+pub static LINEAR: Kernel = Kernel {
+    name: "linear",
+    source: include_str!("../../shaders/linear.wgsl"),
+    bindings: &[("step", Access::Step), ("x", Read), ("w", Read), ("y", ReadWrite)],
+    reference,
+};
+
+/// Rows from which on there are workgroups enough of many lanes each, which read memory in longer runs.
+const WIDE: usize = 4096;
+
+/// The norm that a linear's input goes through.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm {
+    /// `[K]`.
+    pub gain: Tensor,
+    /// Added to the mean of the squares.
+    pub eps: f32,
+    /// `[T, K]`: where prefill leaves the result.
+    pub h: Tensor,
+}
+
+impl Recorder<'_> {
+    /// `x`: `[T, K]`, `w`: `[N, K]`, `y`: `[T, N]`.
+    pub fn linear(&mut self, x: Tensor, w: &Weight, y: Tensor) {
+        self.linear_with(x, w, y, false);
+    }
+
+    /// As [`linear`](Self::linear), added to `y`.
+    pub fn linear_add(&mut self, x: Tensor, w: &Weight, y: Tensor) {
+        self.linear_with(x, w, y, true);
+    }
+
+    fn linear_with(&mut self, x: Tensor, w: &Weight, y: Tensor, add: bool) {
+        self.expect(x, Element::F32, w.cols);
+        self.expect(y, Element::F32, w.rows);
+        let bound = self.bound(x);
+        let mut row0 = 0;
+        for &part in &w.parts {
+            let (rows, tile) = (self.desc(part).rows, self.tile());
+            let wide = self.mode() == Mode::Decode && rows >= WIDE;
+            let lanes = if wide { tile.lanes.max(WORKGROUP) } else { tile.lanes };
+            let (spec, [across, down]) = self.tiled(part, bound, lanes, Spec::default().include(NORM_NONE));
+            let spec = spec.u32("ROW0", row0).u32("STRIDE", stride(w.rows)).u32("ADD", add as usize);
+            let spec = spec.u32("OUTPUTS", (bound == Count::Outputs) as usize);
+            self.dispatch(&LINEAR, spec, &[x, part, y], [across, down, Extent::Fixed(1)]);
+            row0 += rows;
+        }
+    }
+
+    /// What a linear that reads `x` normalised reads, and how: in decode it normalises while it reads, in prefill `norm.h` is
+    /// written first. Either way the bits are the same.
+    pub(super) fn normed(&mut self, x: Tensor, norm: Norm) -> (Tensor, Spec) {
+        match self.mode() {
+            Mode::Decode => {
+                let rms = if self.tile().broadcast { RMS_BROADCAST } else { RMS_LOADS };
+                (x, Spec::default().include(NORM_FOLD).include(rms).f32("EPS", norm.eps))
+            }
+            Mode::Prefill => {
+                self.rmsnorm(x, norm.gain, norm.eps, norm.h);
+                (norm.h, Spec::default().include(NORM_NONE))
+            }
+        }
+    }
+
+    /// `spec` with what all linears share for `part`, and the workgroups along its rows and the tokens.
+    pub(super) fn tiled(&self, part: Tensor, bound: Count, lanes: usize, spec: Spec) -> (Spec, [Extent; 2]) {
+        let (format, rows, cols) = (self.format(part), self.desc(part).rows, self.desc(part).cols);
+        let tile = self.tile();
+        let one = self.mode() == Mode::Decode;
+        let [x, lane] = if tile.broadcast { [X_BROADCAST, LANE_SUBGROUP] } else { [X_LOADS, LANE] };
+        let tokens = if one { TOKENS_1 } else { TOKENS_4 };
+        let spec = spec.include(format.wgsl).include(ROWS).include(LINEAR_WGSL).include(x).include(lane);
+        let spec = spec.include(tokens);
+        let spec = spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
+        let spec = spec.u32("LANES", lanes).u32("ROWS", tile.rows);
+        let across = Extent::Fixed(rows.div_ceil(lanes * tile.rows));
+        (spec, [across, Extent::Per(bound, if one { 1 } else { 4 })])
+    }
+
+    /// Pairs of rows of a part.
+    pub(super) fn pairs(&self, part: Tensor) -> usize {
+        self.desc(part).rows / 2
+    }
+}
+
+fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
+    let [x, w, y] = tensors else { unreachable!() };
+    let [row0, y_stride, add] = ["ROW0", "STRIDE", "ADD"].map(|name| spec.get_u32(name));
+    let (x, y) = (decoded(x, spec, step.rows(spec)), y.f32_mut());
+    for (n, products) in times(w.weight(), &x).iter().enumerate() {
+        for (t, product) in products.iter().enumerate() {
+            let at = t * y_stride + row0 + n;
+            y[at] = if add == 1 { (y[at] as f64 + product) as f32 } else { *product as f32 };
+        }
+    }
+}
+
+/// The first `rows` rows of `[_, K]`.
+pub(super) fn decoded(x: &Host, spec: &Spec, rows: usize) -> Vec<Vec<f64>> {
+    let k = spec.get_u32("K");
+    x.f32().chunks(stride(k)).take(rows).map(|row| row[..k].iter().map(|&v| v as f64).collect()).collect()
+}
+
+/// `x`, normalised where the spec says so.
+pub(super) fn rms(spec: &Spec, mut x: Vec<Vec<f64>>, gains: &[f32]) -> Vec<Vec<f64>> {
+    if spec.includes(NORM_FOLD) {
+        for row in &mut x {
+            let mean = row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64;
+            let scale = 1.0 / (mean + spec.get_f32("EPS")).sqrt();
+            row.iter_mut().zip(gains).for_each(|(v, gain)| *v *= scale * *gain as f64);
+        }
+    }
+    x
+}
+
+/// The product of every row of `w` with every row of `x`: `[n][t]`.
+pub(super) fn times(w: &WeightRows, x: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let product = |weights: &mut Vec<f32>, n: usize| {
+        w.decode_row(n, weights);
+        x.iter().map(|x| dot(weights, x)).collect()
+    };
+    (0..w.rows).into_par_iter().map_init(|| vec![0.0; w.cols], product).collect()
+}
+
+/// In f64, as eight interleaved sums so that it vectorises.
+fn dot(w: &[f32], x: &[f64]) -> f64 {
+    let (w8, w_rest) = w.as_chunks::<8>();
+    let (x8, x_rest) = x.as_chunks::<8>();
+    let mut sums = [0.0; 8];
+    for (w, x) in w8.iter().zip(x8) {
+        for i in 0..8 {
+            sums[i] += w[i] as f64 * x[i];
+        }
+    }
+    sums.iter().sum::<f64>() + w_rest.iter().zip(x_rest).map(|(w, x)| *w as f64 * x).sum::<f64>()
+}
