@@ -90,3 +90,4 @@ fn kv_include(element: Element) -> &'static str {
 const ADD_DOT: &str = include_str!("../shaders/common/add_dot.wgsl");
 const ATTENTION: &str = include_str!("../shaders/common/attention.wgsl");
 const LINEAR: &str = include_str!("../shaders/common/linear.wgsl");
+const ROWS: &str = include_str!("../shaders/common/rows.wgsl");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use half::f16;
 
 use crate::error::{Error, Result};
-use crate::format::Format;
+use crate::format::{Format, SLAB};
 use crate::kernel::Count;
 use crate::kv;
 
@@ -53,7 +53,7 @@ impl TensorDesc {
             Element::F32 => 4 * self.rows * stride(self.cols),
             Element::F16 => 2 * self.rows * stride(self.cols),
             Element::U32 => 4 * self.rows * self.cols,
-            Element::Weight(format) => (format.gpu_bytes)(self.rows, self.cols),
+            Element::Weight(format) => format.gpu_bytes(self.rows, self.cols),
         }
     }
 
@@ -108,7 +108,8 @@ pub struct WeightRows {
 }
 
 impl WeightRows {
-    fn row_bytes(&self) -> usize {
+    /// Bytes of a row.
+    pub(crate) fn row_bytes(&self) -> usize {
         self.bytes.len() / self.rows
     }
 
@@ -305,11 +306,9 @@ impl Memory {
         })
     }
 
-    /// A weight of the checkpoint, split by rows where it exceeds the binding limit.
+    /// A weight of the checkpoint, split by slabs of rows where it exceeds the binding limit.
     pub fn weight(&mut self, name: &str, w: &WeightRows) -> Weight {
-        let row_bytes = (w.format.gpu_bytes)(w.rows, w.cols).div_ceil(w.rows);
-        // A part's scale plane is padded to a word, so a word is kept in reserve.
-        let fit = (self.capacity.binding.saturating_sub(4) / row_bytes).max(1);
+        let fit = (self.capacity.binding / w.format.gpu_bytes(SLAB, w.cols)).max(1) * SLAB;
         let parts = (0..w.rows).step_by(fit).map(|first| {
             let range = first..w.rows.min(first + fit);
             let part_name =
