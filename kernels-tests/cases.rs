@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0};
+use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0, SLAB};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
 use farpast::kernels::{AttentionDims, AttentionInputs, Pairs, Rope, Scores};
@@ -594,7 +594,7 @@ impl Draft {
     /// With a binding limit that splits weights of `n × k` in `parts`.
     fn new(mut capacity: Capacity, format: &Format, n: usize, k: usize, parts: usize) -> Self {
         if parts > 1 {
-            capacity.binding = (format.gpu_bytes)(n, k).div_ceil(n) * n.div_ceil(parts) + 4;
+            capacity.binding = format.gpu_bytes(n.div_ceil(parts), k);
         }
         Self::with(capacity)
     }
@@ -663,7 +663,7 @@ impl Draft {
 impl Declared {
     /// The first and last row of each part.
     fn part_edges(&self, parts: usize) -> Vec<u32> {
-        let (n, fit) = (self.1.rows, self.1.rows.div_ceil(parts));
+        let (n, fit) = (self.1.rows, self.1.rows.div_ceil(parts).next_multiple_of(SLAB));
         (0..n).step_by(fit).flat_map(|first| [first as u32, n.min(first + fit) as u32 - 1]).collect()
     }
 

@@ -18,7 +18,9 @@ fn planted_faults_are_caught() {
             ("t >= step.n_tokens", "t > step.n_tokens - 2u"),
             ("unpack4xI8", "unpack4xU8"),
             ("0x0f0f0f0fu", "0x0f0f0f07u"),
-            ("(block & 1u) == 1u", "(block & 1u) == 0u"),
+            ("row % 8u", "row % 4u"),
+            ("row / 8u * 8u", "row"),
+            ("(i % 2u)", "(i / 2u)"),
         ],
     );
     catches_any_fault("embed");

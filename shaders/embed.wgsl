@@ -8,7 +8,7 @@ override SCALE: f32;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;   // [T]: token, position, page slot, sequence
-@group(0) @binding(2) var<storage, read> w: array<u32>;              // [N, C], the format's layout
+@group(0) @binding(2) var<storage, read> w: array<vec4<u32>>;        // [N, C], the format's layout
 @group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;  // [T, C4]
 
 @compute @workgroup_size(64)
@@ -18,9 +18,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if g >= GROUPS || t >= step.n_tokens { return; }
     let row = tokens[t].x;
     if row < ROW0 || row >= ROW0 + N { return; }
-    let dm = scale(row - ROW0, g);
+    let base = row_base(row - ROW0);
+    let loaded = group(base, g);
+    let dm = scale(base, g);
     for (var j = 0u; j < 4u; j += 1u) {
-        let q = quants(row - ROW0, g, j);
+        let q = quants(loaded, j);
         let at = g * 8u + j;
         if at < C4 { y[t * C4 + at] = SCALE * weights(q[0], dm); }
         if at + 4u < C4 { y[t * C4 + at + 4u] = SCALE * weights(q[1], dm); }

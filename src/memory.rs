@@ -1,12 +1,16 @@
 //! Names, formats and dims of all tensors of a loaded model, and host copies of them.
 
+mod stack;
+
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use half::f16;
 
+pub use stack::WeightStack;
+
 use crate::error::{Error, Result};
-use crate::format::Format;
+use crate::format::{Format, SLAB};
 use crate::kernel::Count;
 use crate::kv;
 
@@ -90,8 +94,8 @@ pub enum Host {
     F16(Vec<f16>),
     /// Rows not padded.
     U32(Vec<u32>),
-    /// Checkpoint bytes, rows contiguous.
-    Weight(WeightRows),
+    /// As the checkpoint holds them.
+    Weight(WeightStack),
 }
 
 /// Quantised rows in the checkpoint's layout.
@@ -108,7 +112,8 @@ pub struct WeightRows {
 }
 
 impl WeightRows {
-    fn row_bytes(&self) -> usize {
+    /// Bytes of a row.
+    pub(crate) fn row_bytes(&self) -> usize {
         self.bytes.len() / self.rows
     }
 
@@ -117,10 +122,9 @@ impl WeightRows {
         (self.format.decode)(&self.bytes[i * self.row_bytes()..][..self.row_bytes()], weights);
     }
 
-    /// Rows `range` of these.
-    pub fn slice(&self, range: Range<usize>) -> Self {
-        let bytes = self.bytes.slice(range.start * self.row_bytes()..range.end * self.row_bytes());
-        Self { rows: range.len(), bytes, ..*self }
+    /// Row `i` in the checkpoint's format.
+    pub fn row(&self, i: usize) -> &[u8] {
+        &self.bytes[i * self.row_bytes()..][..self.row_bytes()]
     }
 }
 
@@ -150,7 +154,7 @@ impl Host {
     }
 
     /// Panics unless the tensor holds weights.
-    pub fn weight(&self) -> &WeightRows {
+    pub fn weight(&self) -> &WeightStack {
         let Host::Weight(w) = self else { panic!("tensor is not a weight") };
         w
     }
@@ -307,27 +311,35 @@ impl Memory {
         })
     }
 
-    /// A weight of the checkpoint, split by rows where it exceeds the binding limit.
-    pub fn weight(&mut self, name: &str, w: &WeightRows) -> Weight {
-        let row_bytes = w.format.gpu_bytes(w.rows, w.cols).div_ceil(w.rows);
-        // A part's scale plane is padded to a word, so a word is kept in reserve.
-        let fit = (self.capacity.binding.saturating_sub(4) / row_bytes).max(1);
-        let parts = (0..w.rows).step_by(fit).map(|first| {
-            let range = first..w.rows.min(first + fit);
-            let part_name =
-                if range.len() == w.rows { name.into() } else { format!("{name}[{}..{}]", range.start, range.end) };
-            let (rows, cols, init) = (range.len(), w.cols, Some(Host::Weight(w.slice(range))));
+    /// A weight of the checkpoint, split by slabs of rows where it exceeds the binding limit.
+    pub fn weight(&mut self, name: &str, w: WeightRows) -> Weight {
+        self.split(name, w.into(), SLAB)
+    }
+
+    /// Rows of `tensors`, counted through all of them, that the kernels take two by two: see [`WeightStack::pairs`].
+    pub fn pairs(&mut self, name: &str, tensors: Vec<WeightRows>, pairs: &[[usize; 2]]) -> Weight {
+        let half = self.tile.lanes * self.tile.rows / 2;
+        self.split(name, WeightStack::pairs(tensors, pairs, half), 2 * half)
+    }
+
+    /// Parts of whole `units` of rows within the binding limit.
+    fn split(&mut self, name: &str, w: WeightStack, unit: usize) -> Weight {
+        let (format, rows, cols) = (w.format(), w.rows(), w.cols());
+        let fit = (self.capacity.binding / format.gpu_bytes(unit, cols)).max(1) * unit;
+        let parts = (0..rows).step_by(fit).map(|first| {
+            let range = first..rows.min(first + fit);
+            let name = if range.len() == rows { name.into() } else { format!("{name}[{}..{}]", range.start, range.end) };
             self.push(TensorDesc {
-                name: part_name,
-                element: Element::Weight(w.format),
-                rows,
+                name,
+                element: Element::Weight(format),
+                rows: range.len(),
                 cols,
                 bound: None,
                 is_table: true,
-                init,
+                init: Some(Host::Weight(w.slice(range))),
             })
         });
-        Weight { parts: parts.collect(), rows: w.rows, cols: w.cols }
+        Weight { parts: parts.collect(), rows, cols }
     }
 
     /// Drops the values known at load, once they are on a device.

@@ -199,7 +199,7 @@ impl Declare<'_> {
     fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight> {
         self.used.push(name.into());
         let view = self.weights.tensor(name, rows, cols)?;
-        Ok(self.memory.weight(name, &view))
+        Ok(self.memory.weight(name, view))
     }
 
     /// The vector `name` of `len` elements, decoded to f32.

@@ -3,9 +3,14 @@
 // is loaded of a group of 32 weights; `scale`, its (d, m), weight = d * q + m; and `quants`, the q of weights 4j .. and 16 + 4j ..
 override UNITS: u32;  // of a row
 
-// Where row `row` begins: its unit i is w[base + 8i].
+// Where row `row` begins.
 fn row_base(row: u32) -> u32 {
     return row / 8u * 8u * UNITS + row % 8u;
+}
+
+// Unit i of the row, or of the group, that begins at `base`.
+fn unit_at(base: u32, i: u32) -> vec4<u32> {
+    return w[base + 8u * i];
 }
 
 // Word i of the units from `first` on.

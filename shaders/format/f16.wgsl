@@ -1,14 +1,21 @@
-// F16: w = q. [N, GROUPS * 16] words, two weights in each.
+// F16: w = q. 4 units for each group: unit j has weights 4j .. and 16 + 4j .., two in a word.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
+// Where the group begins: `quants` loads a unit of it.
+alias Group = u32;
+
+fn group(base: u32, g: u32) -> Group {
+    return base + 8u * (4u * g);
+}
+
+fn scale(base: u32, g: u32) -> vec2<f32> {
     return vec2(1.0, 0.0);
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let at = (row * GROUPS + g) * 16u + 2u * j;
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    let unit = unit_at(q, j);
     return array(
-        vec4(unpack2x16float(w[at]), unpack2x16float(w[at + 1u])),
-        vec4(unpack2x16float(w[at + 8u]), unpack2x16float(w[at + 9u])),
+        vec4(unpack2x16float(unit.x), unpack2x16float(unit.y)),
+        vec4(unpack2x16float(unit.z), unpack2x16float(unit.w)),
     );
 }

@@ -1,14 +1,17 @@
-// F32: w = q. [N, GROUPS * 32] words.
+// F32: w = q. 8 units for each group, 4 weights in each.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
+// Where the group begins: `quants` loads two units of it.
+alias Group = u32;
+
+fn group(base: u32, g: u32) -> Group {
+    return base + 8u * (8u * g);
+}
+
+fn scale(base: u32, g: u32) -> vec2<f32> {
     return vec2(1.0, 0.0);
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let at = (row * GROUPS + g) * 32u + 4u * j;
-    return array(
-        bitcast<vec4<f32>>(vec4(w[at], w[at + 1u], w[at + 2u], w[at + 3u])),
-        bitcast<vec4<f32>>(vec4(w[at + 16u], w[at + 17u], w[at + 18u], w[at + 19u])),
-    );
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    return array(bitcast<vec4<f32>>(unit_at(q, j)), bitcast<vec4<f32>>(unit_at(q, 4u + j)));
 }

@@ -1,16 +1,18 @@
-// IQ4_NL: w = d * q, q the value of a nibble. First all nibbles, [N, GROUPS * 4] words, low ones first, then all d,
-// f16, [N * GROUPS], two in a word.
+// IQ4_NL: w = d * q, q the value of a nibble. A unit of nibbles for each group, low ones first; then d, f16, of all groups.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    let block = row * GROUPS + g;
-    let pair = unpack2x16float(w[N * GROUPS * 4u + block / 2u]);
-    return vec2(select(pair.x, pair.y, (block & 1u) == 1u), 0.0);
+alias Group = vec4<u32>;
+
+fn group(base: u32, g: u32) -> Group {
+    return unit_at(base, g);
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let word = w[(row * GROUPS + g) * 4u + j];
-    return array(values(unpack4xU8(word & 0x0f0f0f0fu)), values(unpack4xU8((word >> 4u) & 0x0f0f0f0fu)));
+fn scale(base: u32, g: u32) -> vec2<f32> {
+    return vec2(half_at(base, GROUPS, g), 0.0);
+}
+
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    return array(values(unpack4xU8(q[j] & 0x0f0f0f0fu)), values(unpack4xU8((q[j] >> 4u) & 0x0f0f0f0fu)));
 }
 
 // The table of 16 int8, 4 in a word.

@@ -1,18 +1,23 @@
-// IQ4_XS: w = d * q, q the value of a nibble, d = D * (s - 32), s of 6 bits. [N, GROUPS / 8] blocks of 34 words: D as
-// f16 and above it bits 4 and 5 of 8 times s; their bits 0 to 3; then 8 times 4 words of nibbles, low ones first.
+// IQ4_XS: w = d * q, q the value of a nibble, d = D * (s - 32), s of 6 bits. A unit of nibbles for each group, low ones
+// first; then two words for each 8 groups: D as f16 and above it bits 4 and 5 of 8 times s; their bits 0 to 3.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    let at = (row * GROUPS + g) / 8u * 34u;
+alias Group = vec4<u32>;
+
+fn group(base: u32, g: u32) -> Group {
+    return unit_at(base, g);
+}
+
+fn scale(base: u32, g: u32) -> vec2<f32> {
     let i = g % 8u;
-    let first = w[at];
-    let s = ((w[at + 1u] >> (4u * i)) & 15u) | (((first >> (16u + 2u * i)) & 3u) << 4u);
+    let first = word_at(base, GROUPS, g / 8u * 2u);
+    let low = word_at(base, GROUPS, g / 8u * 2u + 1u) >> (4u * i);
+    let s = (low & 15u) | (((first >> (16u + 2u * i)) & 3u) << 4u);
     return vec2(unpack2x16float(first).x * (f32(s) - 32.0), 0.0);
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let word = w[(row * GROUPS + g) / 8u * 34u + 2u + 4u * (g % 8u) + j];
-    return array(values(unpack4xU8(word & 0x0f0f0f0fu)), values(unpack4xU8((word >> 4u) & 0x0f0f0f0fu)));
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    return array(values(unpack4xU8(q[j] & 0x0f0f0f0fu)), values(unpack4xU8((q[j] >> 4u) & 0x0f0f0f0fu)));
 }
 
 // The table of 16 int8, 4 in a word.

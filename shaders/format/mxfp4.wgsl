@@ -1,17 +1,21 @@
-// MXFP4: w = d * q, d = 2^(e - 128), q twice an E2M1 number. First all nibbles, [N, GROUPS * 4] words, low ones first,
-// then all e, [N * GROUPS] bytes, four in a word.
+// MXFP4: w = d * q, d = 2^(e - 128), q twice an E2M1 number. A unit of q for each group, low nibbles first; then e, a byte, of
+// all groups.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    let block = row * GROUPS + g;
-    let e = (w[N * GROUPS * 4u + block / 4u] >> (8u * (block & 3u))) & 255u;
+alias Group = vec4<u32>;
+
+fn group(base: u32, g: u32) -> Group {
+    return unit_at(base, g);
+}
+
+fn scale(base: u32, g: u32) -> vec2<f32> {
+    let e = (word_at(base, GROUPS, g / 4u) >> (8u * (g % 4u))) & 255u;
     let subnormal = 0x00200000u << (e & 1u);
     return vec2(bitcast<f32>(select((e - 1u) << 23u, subnormal, e < 2u)), 0.0);
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let word = w[(row * GROUPS + g) * 4u + j];
-    return array(values(unpack4xU8(word & 0x0f0f0f0fu)), values(unpack4xU8((word >> 4u) & 0x0f0f0f0fu)));
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    return array(values(unpack4xU8(q[j] & 0x0f0f0f0fu)), values(unpack4xU8((q[j] >> 4u) & 0x0f0f0f0fu)));
 }
 
 // Magnitudes 0, 1, 2, 3, 4, 6, 8, 12, a nibble each; bit 3 is the sign.

@@ -1,17 +1,19 @@
-// Q4_0: w = d * q, q of 4 bits less 8. First all q, [N, GROUPS * 4] words, low nibbles first, then all d, f16,
-// [N * GROUPS], two in a word.
+// Q4_0: w = d * q, q of 4 bits less 8. A unit of q for each group, low nibbles first; then d, f16, of all groups.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    let block = row * GROUPS + g;
-    let pair = unpack2x16float(w[N * GROUPS * 4u + block / 2u]);
-    return vec2(select(pair.x, pair.y, (block & 1u) == 1u), 0.0);
+alias Group = vec4<u32>;
+
+fn group(base: u32, g: u32) -> Group {
+    return unit_at(base, g);
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let word = w[(row * GROUPS + g) * 4u + j];
+fn scale(base: u32, g: u32) -> vec2<f32> {
+    return vec2(half_at(base, GROUPS, g), 0.0);
+}
+
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
     return array(
-        vec4<f32>(unpack4xU8(word & 0x0f0f0f0fu)) - 8.0,
-        vec4<f32>(unpack4xU8((word >> 4u) & 0x0f0f0f0fu)) - 8.0,
+        vec4<f32>(unpack4xU8(q[j] & 0x0f0f0f0fu)) - 8.0,
+        vec4<f32>(unpack4xU8((q[j] >> 4u) & 0x0f0f0f0fu)) - 8.0,
     );
 }

@@ -4,7 +4,7 @@ const MINIMUM = true;
 alias Group = vec4<u32>;
 
 fn group(base: u32, g: u32) -> Group {
-    return w[base + 8u * g];
+    return unit_at(base, g);
 }
 
 fn scale(base: u32, g: u32) -> vec2<f32> {

@@ -1,24 +1,31 @@
-// Q5_K: w = d * q + m, q of 5 bits; d = D * s and m = -M * r, s and r of 6 bits. [N, GROUPS / 8] blocks of 44 words: D
-// and M as f16; bits 0 to 3 of 8 times s and r, 2 words, and their bits 4 and 5; then 8 times 5 words of q: bit 4,
-// weight 4j + i at bit 8i + j and 16 + 4j + i at 8i + 4 + j; 4 words of nibbles, low ones first.
+// Q5_K: w = d * q + m, q of 5 bits; d = D * s and m = -M * r, s and r of 6 bits. A unit of bits 0 to 3 of q for each group,
+// low nibbles first; then bit 4, a word for each group, weight 4j + i at bit 8i + j and 16 + 4j + i at 8i + 4 + j; then a
+// unit for each 8 groups: D and M as f16; bits 0 to 3 of 8 times s and r, two words, and their bits 4 and 5.
 const MINIMUM = true;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    let at = (row * GROUPS + g) / 8u * 44u;
-    let i = g % 8u;
-    let low = w[at + 1u + i / 4u] >> (8u * (i & 3u));
-    let high = w[at + 3u] >> (4u * i);
-    let sm = vec2<f32>(vec2((low & 15u) | ((high & 3u) << 4u), ((low >> 4u) & 15u) | ((high & 12u) << 2u)));
-    // Both products are exact, and so is d * q: one rounding in d * q + m, whether fused or not.
-    return unpack2x16float(w[at]) * sm * vec2(1.0, -1.0);
+struct Group {
+    low: vec4<u32>,
+    high: u32,
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let at = (row * GROUPS + g) / 8u * 44u + 4u + 5u * (g % 8u);
-    let high = w[at] >> j;
-    let word = w[at + 1u + j];
+fn group(base: u32, g: u32) -> Group {
+    return Group(unit_at(base, g), word_at(base, GROUPS, g));
+}
+
+fn scale(base: u32, g: u32) -> vec2<f32> {
+    let unit = unit_at(base, GROUPS / 4u * 5u + g / 8u);
+    let low = select(unit.y, unit.z, (g & 4u) != 0u) >> (8u * (g % 4u));
+    let high = unit.w >> (4u * (g % 8u));
+    let sm = vec2<f32>(vec2((low & 15u) | ((high & 3u) << 4u), ((low >> 4u) & 15u) | ((high & 12u) << 2u)));
+    // Both products are exact, and so is d * q: one rounding in d * q + m, whether fused or not.
+    return unpack2x16float(unit.x) * sm * vec2(1.0, -1.0);
+}
+
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    let low = q.low[j];
+    let high = q.high >> j;
     return array(
-        vec4<f32>(unpack4xU8((word & 0x0f0f0f0fu) | ((high & 0x01010101u) << 4u))),
-        vec4<f32>(unpack4xU8(((word >> 4u) & 0x0f0f0f0fu) | (high & 0x10101010u))),
+        vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | ((high & 0x01010101u) << 4u))),
+        vec4<f32>(unpack4xU8(((low >> 4u) & 0x0f0f0f0fu) | (high & 0x10101010u))),
     );
 }

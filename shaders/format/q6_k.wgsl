@@ -1,20 +1,29 @@
-// Q6_K: w = d * q, q = s * (v - 32), v of 6 bits, s int8 of 16 weights. [N, GROUPS / 8] blocks of 53 words: 8 times 6
-// words of v: 4 of nibbles, low ones first; bits 4 and 5, weight 4j + i at bit 8i + 4 (j % 2) of word 4 + j / 2 and 16
-// + 4j + i above it; then 4 words of s; d as f16.
+// Q6_K: w = d * q, q = s * (v - 32), v of 6 bits, s int8 of 16 weights. A unit of bits 0 to 3 of v for each group, low
+// nibbles first; then bits 4 and 5, two words for each group, weight 4j + i at bit 8i + 4 (j % 2) of word j / 2 and 16 + 4j
+// + i above it; then s, two bytes for each group; then d, f16, for each 8 groups.
 const MINIMUM = false;
 
-fn scale(row: u32, g: u32) -> vec2<f32> {
-    return vec2(unpack2x16float(w[(row * GROUPS + g) / 8u * 53u + 52u]).x, 0.0);
+struct Group {
+    low: vec4<u32>,
+    high: vec2<u32>,
+    s: vec2<f32>,
 }
 
-fn quants(row: u32, g: u32, j: u32) -> array<vec4<f32>, 2> {
-    let at = (row * GROUPS + g) / 8u * 53u;
-    let i = g % 8u;
-    let word = w[at + 6u * i + j];
-    let high = w[at + 6u * i + 4u + j / 2u] >> (4u * (j & 1u));
-    let s = vec4<f32>(unpack4xI8(w[at + 48u + i / 2u] >> (16u * (i & 1u))));
+fn group(base: u32, g: u32) -> Group {
+    let high = unit_at(base, GROUPS + g / 2u);
+    let s = word_at(base, GROUPS / 2u * 3u, g / 2u) >> (16u * (g % 2u));
+    return Group(unit_at(base, g), select(high.xy, high.zw, g % 2u == 1u), vec4<f32>(unpack4xI8(s)).xy);
+}
+
+fn scale(base: u32, g: u32) -> vec2<f32> {
+    return vec2(half_at(base, GROUPS / 8u * 13u, g / 8u), 0.0);
+}
+
+fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    let low = q.low[j];
+    let high = q.high[j / 2u] >> (4u * (j % 2u));
     return array(
-        s.x * (vec4<f32>(unpack4xU8((word & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u))) - 32.0),
-        s.y * (vec4<f32>(unpack4xU8(((word >> 4u) & 0x0f0f0f0fu) | ((high & 0x0c0c0c0cu) << 2u))) - 32.0),
+        q.s.x * (vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u))) - 32.0),
+        q.s.y * (vec4<f32>(unpack4xU8(((low >> 4u) & 0x0f0f0f0fu) | ((high & 0x0c0c0c0cu) << 2u))) - 32.0),
     );
 }

@@ -4,7 +4,7 @@ const MINIMUM = false;
 alias Group = array<vec4<u32>, 2>;
 
 fn group(base: u32, g: u32) -> Group {
-    return Group(w[base + 16u * g], w[base + 16u * g + 8u]);
+    return Group(unit_at(base, 2u * g), unit_at(base, 2u * g + 1u));
 }
 
 fn scale(base: u32, g: u32) -> vec2<f32> {

@@ -1,18 +1,19 @@
 use half::f16;
 
-use super::{Format, f32::pad_rows};
+use super::Format;
+use super::group::{LEN, halves};
 
 /// 16-bit IEEE floats.
 ///
-/// On the GPU: `[rows][groups * 32]` halves, two in a word, the even one low.
+/// On the GPU a group is 4 units in the order of `group::halves`: one load for each call of `quants`.
 pub static F16: Format = Format {
     name: "F16",
     ggml: 1,
     block_len: 1,
     block_bytes: 2,
     decode,
-    gpu_bytes: |rows, cols| rows * cols.next_multiple_of(32) * 2,
-    repack: |bytes, _rows, cols, gpu| pad_rows(bytes, cols * 2, gpu, cols.next_multiple_of(32) * 2),
+    units: |cols| cols.div_ceil(LEN) * 4,
+    pack_row: halves,
     wgsl: include_str!("../../shaders/format/f16.wgsl"),
 };
 

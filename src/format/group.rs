@@ -33,6 +33,14 @@ pub fn bits(q: &[u8; LEN], shift: u32, to: &mut [u8]) {
     }
 }
 
+/// Rows of 16-bit weights: unit j of a group has weights 4j .. 4j + 4, then 16 + 4j ...
+pub fn halves(row: &[u8], units: &mut [u8]) {
+    for (i, four) in row.chunks(8).enumerate() {
+        let (group, j, high) = (i / 8, i % 4, i / 4 % 2);
+        units[64 * group + UNIT * j + 8 * high..][..four.len()].copy_from_slice(four);
+    }
+}
+
 /// Eight pairs of 6 bits (a, b): byte i has the low nibbles of pair i, a's low; then nibble i has its high bits, a's
 /// low.
 pub fn scales(pair: impl Fn(usize) -> (u8, u8), to: &mut [u8]) {
@@ -44,8 +52,8 @@ pub fn scales(pair: impl Fn(usize) -> (u8, u8), to: &mut [u8]) {
     }
 }
 
-/// Moves the parts of a row's blocks of `block` bytes apart: part i of all blocks, `parts[i]` bytes of each, from a unit on,
-/// as `split` makes them.
+/// Moves the parts of a row's blocks of `block` bytes apart: part 0 of all blocks, `parts[0]` bytes of each, then part 1 of
+/// all, …, as `split` makes them.
 pub fn planes<const N: usize>(
     row: &[u8],
     block: usize,
@@ -56,7 +64,7 @@ pub fn planes<const N: usize>(
     let blocks = row.len() / block;
     let mut rest = units;
     let mut planes = parts.map(|part| {
-        let (plane, behind) = std::mem::take(&mut rest).split_at_mut((blocks * part).next_multiple_of(UNIT));
+        let (plane, behind) = std::mem::take(&mut rest).split_at_mut(blocks * part);
         rest = behind;
         plane.chunks_exact_mut(part)
     });
@@ -67,7 +75,7 @@ pub fn planes<const N: usize>(
 
 /// Units that `planes` fills for `blocks` blocks.
 pub fn planes_units(blocks: usize, parts: &[usize]) -> usize {
-    parts.iter().map(|part| (blocks * part).div_ceil(UNIT)).sum()
+    (blocks * parts.iter().sum::<usize>()).div_ceil(UNIT)
 }
 
 /// The f16 at byte `at`.

@@ -1,8 +1,7 @@
 use super::Format;
-use super::group::{LEN, half_at, planes, planes_bytes};
+use super::group::{LEN, half_at, planes, planes_units};
 
 const BYTES: usize = 18;
-const BODY: usize = 16;
 
 /// The values of nibbles 0 to 15.
 pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -16,9 +15,9 @@ pub static IQ4_NL: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
-    repack: |bytes, _rows, _cols, gpu| {
-        planes(bytes, BYTES, BODY, gpu, |block, q, d| {
+    units: |cols| planes_units(cols.div_ceil(LEN), &[16, 2]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [16, 2], |block, [q, d]| {
             d.copy_from_slice(&block[..2]);
             q.copy_from_slice(&block[2..]);
         });

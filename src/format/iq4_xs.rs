@@ -1,5 +1,5 @@
 use super::Format;
-use super::group::{LEN as GROUP, half_at};
+use super::group::{LEN as GROUP, half_at, planes, planes_units};
 use super::iq4_nl::{VALUES, values};
 
 const LEN: usize = 256;
@@ -9,7 +9,8 @@ const BYTES: usize = 136;
 /// and IQ4_NL's table v.
 ///
 /// A block is d, 2 bytes of bits 4 and 5 of s, 4 bytes of its low nibbles, both group 0 first from the low bits on,
-/// then q of each group as in Q4_0. On the GPU blocks are unchanged, 34 words each.
+/// then q of each group as in Q4_0. On the GPU the q of a row come first, a unit for each group, then the first 8 bytes of
+/// each block.
 ///
 /// d s v is exact in f32 (11 + 5 + 7 bits; -32 is a power of two).
 pub static IQ4_XS: Format = Format {
@@ -18,8 +19,13 @@ pub static IQ4_XS: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
-    repack: |bytes, _rows, _cols, gpu| gpu.copy_from_slice(bytes),
+    units: |cols| planes_units(cols / LEN, &[128, 8]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [128, 8], |block, [q, ds]| {
+            ds.copy_from_slice(&block[..8]);
+            q.copy_from_slice(&block[8..]);
+        });
+    },
     wgsl: include_str!("../../shaders/format/iq4_xs.wgsl"),
 };
 

@@ -1,9 +1,8 @@
 use super::Format;
-use super::group::{LEN, planes, planes_bytes};
+use super::group::{LEN, planes, planes_units};
 use super::iq4_nl::values;
 
 const BYTES: usize = 17;
-const BODY: usize = 16;
 
 /// Twice the numbers of E2M1.
 const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -11,8 +10,8 @@ const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -1
 /// Blocks of 32 numbers of 4 bits (E2M1) and an exponent e of 8 bits (E8M0): weight = 2^(e - 128) v\[q\], v twice
 /// E2M1's number. Source: OCP Microscaling Formats 1.0; that -0 and e = 255 are no exceptions is ggml's definition.
 ///
-/// In the checkpoint a block is e, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU
-/// all nibbles come first, `[rows][groups][16]` bytes, then all e, `[rows][groups]` bytes, padded to a word.
+/// In the checkpoint a block is e, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU the
+/// nibbles of a row come first, a unit for each block, then all e.
 ///
 /// The product is exact or overflows. The scale is subnormal where e < 2: many devices take it for 0.
 pub static MXFP4: Format = Format {
@@ -21,9 +20,9 @@ pub static MXFP4: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
-    repack: |bytes, _rows, _cols, gpu| {
-        planes(bytes, BYTES, BODY, gpu, |block, q, e| {
+    units: |cols| planes_units(cols.div_ceil(LEN), &[16, 1]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [16, 1], |block, [q, e]| {
             e.copy_from_slice(&block[..1]);
             q.copy_from_slice(&block[1..]);
         });

@@ -1,5 +1,5 @@
 use super::Format;
-use super::group::{LEN as GROUP, half_at, pairs};
+use super::group::{LEN as GROUP, half_at, pairs, planes, planes_units};
 
 const LEN: usize = 256;
 const BYTES: usize = 84;
@@ -8,8 +8,8 @@ const BYTES: usize = 84;
 /// run and q of 2 bits.
 ///
 /// In the checkpoint a block is 16 bytes of s and m, s low, then 64 bytes of q (byte 32 n + i has weights 128 n + i and
-/// those 32, 64 and 96 on, low bits first), d, dmin. On the GPU: q of the 8 groups, two words each in the order of
-/// `group::pairs`, 4 words of s and m, then `d | dmin << 16`.
+/// those 32, 64 and 96 on, low bits first), d, dmin. On the GPU the q of a row come first, two words for each group in the
+/// order of `group::pairs`, then s and m, a unit for each block, then `d | dmin << 16` of each.
 ///
 /// d s q (11 + 4 + 2 bits) and dmin m are exact in f32, so that only the subtraction rounds, fused or not.
 pub static Q2_K: Format = Format {
@@ -18,8 +18,16 @@ pub static Q2_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
-    repack,
+    units: |cols| planes_units(cols / LEN, &[64, 16, 4]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [64, 16, 4], |block, [q, sm, d]| {
+            for (g, to) in q.chunks_exact_mut(8).enumerate() {
+                pairs(&quants(block, g), 0, to);
+            }
+            sm.copy_from_slice(&block[..16]);
+            d.copy_from_slice(&block[80..]);
+        });
+    },
     wgsl: include_str!("../../shaders/format/q2_k.wgsl"),
 };
 
@@ -36,16 +44,6 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
+fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
     std::array::from_fn(|i| block[16 + g / 4 * 32 + i] >> (2 * (g % 4)) & 3)
-}
-
-fn repack(bytes: &[u8], _rows: usize, _cols: usize, gpu: &mut [u8]) {
-    for (block, to) in bytes.as_chunks::<BYTES>().0.iter().zip(gpu.chunks_exact_mut(BYTES)) {
-        for (g, to) in to[..64].chunks_exact_mut(8).enumerate() {
-            pairs(&quants(block, g), 0, to);
-        }
-        to[64..80].copy_from_slice(&block[..16]);
-        to[80..].copy_from_slice(&block[80..]);
-    }
 }

@@ -1,17 +1,17 @@
 use super::Format;
-use super::group::{LEN as GROUP, bits, half_at, pairs, planes, planes_bytes, scales};
+use super::group::{LEN as GROUP, bits, half_at, pairs, planes, planes_units, scales};
 
 const LEN: usize = 256;
 const BYTES: usize = 110;
-const BODY: usize = 108;
 
 /// Blocks of 16 runs of 16 weights: weight = d (s - 32) (q - 4), with f16 d of the block, s of 6 bits of the run and q
 /// of 3 bits.
 ///
 /// In the checkpoint a block is 32 bytes of bit 2 of q (byte i has weights i, 32 + i, …, low bits first), 64 bytes of
 /// bits 0 and 1 as in Q2_K, 12 bytes of s (low nibbles of runs 0 to 7 and above them 8 to 15; then bits 4 and 5 of runs
-/// 0 to 3 and above them 4 to 7, …), d. On the GPU: q of the 8 groups, three words each in the order of `group::pairs`
-/// and `group::bits`, 3 words of s in the order of `group::scales`; then all d, halves, padded to a word.
+/// 0 to 3 and above them 4 to 7, …), d. On the GPU bits 0 and 1 of a row come first, two words for each group in the order
+/// of `group::pairs`, then bits 2, a word for each group in the order of `group::bits`, then a unit for each block: s in the
+/// order of `group::scales` and d in a word of its own, which makes a block 2 % longer.
 ///
 /// d s q is exact in f32 (11 + 5 + 2 bits).
 pub static Q3_K: Format = Format {
@@ -20,16 +20,16 @@ pub static Q3_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
-    repack: |bytes, _rows, _cols, gpu| {
-        planes(bytes, BYTES, BODY, gpu, |block, body, d| {
-            for (g, to) in body[..96].chunks_exact_mut(12).enumerate() {
+    units: |cols| planes_units(cols / LEN, &[64, 32, 16]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [64, 32, 16], |block, [low, high, s]| {
+            for (g, (low, high)) in low.chunks_exact_mut(8).zip(high.chunks_exact_mut(4)).enumerate() {
                 let q = quants(block, g);
-                pairs(&q, 0, to);
-                bits(&q, 2, &mut to[8..]);
+                pairs(&q, 0, low);
+                bits(&q, 2, high);
             }
-            scales(|g| (scale(block, 2 * g), scale(block, 2 * g + 1)), &mut body[96..]);
-            d.copy_from_slice(&block[108..]);
+            scales(|g| (scale(block, 2 * g), scale(block, 2 * g + 1)), s);
+            s[12..14].copy_from_slice(&block[108..]);
         });
     },
     wgsl: include_str!("../../shaders/format/q3_k.wgsl"),

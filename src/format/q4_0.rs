@@ -1,13 +1,12 @@
 use super::Format;
-use super::group::{LEN, half_at, planes, planes_bytes};
+use super::group::{LEN, half_at, planes, planes_units};
 
 const BYTES: usize = 18;
-const BODY: usize = 16;
 
 /// Blocks of 32 nibbles q and an f16 scale d: weight = d (q - 8).
 ///
-/// In the checkpoint a block is d, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU
-/// all nibbles come first, `[rows][groups][16]` bytes, then all d, `[rows][groups]` halves, padded to a word.
+/// In the checkpoint a block is d, then 16 bytes: low nibbles are weights 0 to 15, high nibbles 16 to 31. On the GPU the
+/// nibbles of a row come first, a unit for each block, then all d.
 ///
 /// d q is exact in f32 (11 + 4 bits).
 pub static Q4_0: Format = Format {
@@ -16,9 +15,9 @@ pub static Q4_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
-    repack: |bytes, _rows, _cols, gpu| {
-        planes(bytes, BYTES, BODY, gpu, |block, q, d| {
+    units: |cols| planes_units(cols.div_ceil(LEN), &[16, 2]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [16, 2], |block, [q, d]| {
             d.copy_from_slice(&block[..2]);
             q.copy_from_slice(&block[2..]);
         });

@@ -1,5 +1,5 @@
-use super::Format;
-use super::group::{LEN as GROUP, half_at, nibbles, scales};
+use super::group::{LEN as GROUP, half_at, nibbles, planes, planes_units, scales};
+use super::{Format, UNIT};
 
 const LEN: usize = 256;
 const BYTES: usize = 144;
@@ -8,9 +8,8 @@ const BYTES: usize = 144;
 /// the group and q of 4 bits.
 ///
 /// In the checkpoint a block is d, dmin, 12 bytes of s and m (see `scale`), then 128 bytes of q: byte 32 n + i has
-/// weight 64 n + i low and 64 n + 32 + i high. On the GPU: `d | dmin << 16`, 3 words of s and m in the order of
-/// `group::scales`, then q of the 8 groups, four words each in the order of `group::nibbles`: half the loads of the
-/// checkpoint's order.
+/// weight 64 n + i low and 64 n + 32 + i high. On the GPU the q of a row come first, a unit for each group in the order of
+/// `group::nibbles`, then a unit for each block: `d | dmin << 16`, then s and m in the order of `group::scales`.
 ///
 /// d s q (11 + 6 + 4 bits) and dmin m are exact in f32, so that only the subtraction rounds, fused or not. d is mostly
 /// a subnormal f16, which devices must not take for 0.
@@ -20,8 +19,16 @@ pub static Q4_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
-    repack,
+    units: |cols| planes_units(cols / LEN, &[128, 16]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [128, 16], |block, [q, s]| {
+            for (g, to) in q.chunks_exact_mut(UNIT).enumerate() {
+                nibbles(&quants(block, g), to);
+            }
+            s[..4].copy_from_slice(&block[..4]);
+            scales(|g| scale(&block[4..], g), &mut s[4..]);
+        });
+    },
     wgsl: include_str!("../../shaders/format/q4_k.wgsl"),
 };
 
@@ -38,7 +45,7 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
+fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
     std::array::from_fn(|i| block[16 + g / 2 * 32 + i] >> (g % 2 * 4) & 15)
 }
 
@@ -48,15 +55,5 @@ pub(super) fn scale(bytes: &[u8], g: usize) -> (u8, u8) {
     match g {
         0..4 => (bytes[g] & 63, bytes[g + 4] & 63),
         _ => (bytes[g + 4] & 15 | bytes[g - 4] >> 6 << 4, bytes[g + 4] >> 4 | bytes[g] >> 6 << 4),
-    }
-}
-
-fn repack(bytes: &[u8], _rows: usize, _cols: usize, gpu: &mut [u8]) {
-    for (block, to) in bytes.as_chunks::<BYTES>().0.iter().zip(gpu.chunks_exact_mut(BYTES)) {
-        to[..4].copy_from_slice(&block[..4]);
-        scales(|g| scale(&block[4..], g), &mut to[4..]);
-        for (g, to) in to[16..].chunks_exact_mut(GROUP / 2).enumerate() {
-            nibbles(&quants(block, g), to);
-        }
     }
 }

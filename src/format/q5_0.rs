@@ -1,14 +1,12 @@
 use super::Format;
-use super::group::{LEN, bits, half_at, planes, planes_bytes};
+use super::group::{LEN, bits, half_at, planes, planes_units};
 
 const BYTES: usize = 22;
-const BODY: usize = 20;
 
 /// Blocks of 32 quants q of 5 bits and an f16 scale d: weight = d (q - 16).
 ///
-/// In the checkpoint a block is d, 4 bytes of high bits, then nibbles as in Q4_0. On the GPU all q come first,
-/// `[rows][groups]` of 5 words, high bits in the order of `group::bits` and nibbles, then all d, `[rows][groups]`
-/// halves, padded to a word.
+/// In the checkpoint a block is d, 4 bytes of high bits, then nibbles as in Q4_0. On the GPU the nibbles of a row come
+/// first, a unit for each block, then the high bits in the order of `group::bits`, a word for each, then all d.
 ///
 /// d q is exact in f32 (11 + 5 bits).
 pub static Q5_0: Format = Format {
@@ -17,12 +15,12 @@ pub static Q5_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
-    repack: |bytes, _rows, _cols, gpu| {
-        planes(bytes, BYTES, BODY, gpu, |block, q, d| {
+    units: |cols| planes_units(cols.div_ceil(LEN), &[16, 4, 2]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [16, 4, 2], |block, [q, high, d]| {
             d.copy_from_slice(&block[..2]);
-            bits(&quants(&block[2..]), 4, q);
-            q[4..].copy_from_slice(&block[6..]);
+            bits(&quants(&block[2..]), 4, high);
+            q.copy_from_slice(&block[6..]);
         });
     },
     wgsl: include_str!("../../shaders/format/q5_0.wgsl"),

@@ -1,13 +1,13 @@
 use super::Format;
-use super::group::{LEN, bits, half_at};
+use super::group::{LEN, bits, half_at, planes, planes_units};
 use super::q5_0::quants;
 
 const BYTES: usize = 24;
 
 /// Blocks of 32 quants q of 5 bits, an f16 scale d and an f16 minimum m: weight = d q + m.
 ///
-/// In the checkpoint a block is d, m, 4 bytes of high bits, then nibbles as in Q4_1. On the GPU only the high bits are
-/// in another order, that of `group::bits`.
+/// In the checkpoint a block is d, m, 4 bytes of high bits, then nibbles as in Q4_1. On the GPU the nibbles of a row come
+/// first, a unit for each block, then two words for each: `d | m << 16` and the high bits in the order of `group::bits`.
 ///
 /// d q is exact in f32 (11 + 5 bits): a fused and a separate addition of m round alike.
 pub static Q5_1: Format = Format {
@@ -16,13 +16,13 @@ pub static Q5_1: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
-    repack: |bytes, _rows, _cols, gpu| {
-        gpu.copy_from_slice(bytes);
-        for block in gpu.chunks_exact_mut(BYTES) {
-            let q = quants(&block[4..]);
-            bits(&q, 4, &mut block[4..8]);
-        }
+    units: |cols| planes_units(cols.div_ceil(LEN), &[16, 8]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [16, 8], |block, [q, rest]| {
+            rest[..4].copy_from_slice(&block[..4]);
+            bits(&quants(&block[4..]), 4, &mut rest[4..]);
+            q.copy_from_slice(&block[8..]);
+        });
     },
     wgsl: include_str!("../../shaders/format/q5_1.wgsl"),
 };

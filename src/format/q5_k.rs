@@ -1,6 +1,6 @@
-use super::Format;
-use super::group::{LEN as GROUP, bits, half_at, nibbles, scales};
+use super::group::{LEN as GROUP, bits, half_at, nibbles, planes, planes_units, scales};
 use super::q4_k::scale;
+use super::{Format, UNIT};
 
 const LEN: usize = 256;
 const BYTES: usize = 176;
@@ -9,8 +9,8 @@ const BYTES: usize = 176;
 /// the group and q of 5 bits.
 ///
 /// In the checkpoint a block is d, dmin, s and m as in Q4_K, 32 bytes of bit 4 of q (byte i has weights i, 32 + i, …,
-/// low bits first), then nibbles as in Q4_K. On the GPU: `d | dmin << 16`, 3 words of s and m in the order of
-/// `group::scales`, then q of the 8 groups, five words each in the order of `group::bits` and `group::nibbles`.
+/// low bits first), then nibbles as in Q4_K. On the GPU the nibbles of a row come first, a unit for each group in the order
+/// of `group::nibbles`, then bits 4, a word for each group in the order of `group::bits`, then a unit for each block as in Q4_K.
 ///
 /// d s q (11 + 6 + 5 bits) and dmin m are exact in f32, so that only the subtraction rounds, fused or not.
 pub static Q5_K: Format = Format {
@@ -19,8 +19,18 @@ pub static Q5_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
-    gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
-    repack,
+    units: |cols| planes_units(cols / LEN, &[128, 32, 16]),
+    pack_row: |row, units| {
+        planes(row, BYTES, units, [128, 32, 16], |block, [low, high, s]| {
+            for (g, (low, high)) in low.chunks_exact_mut(UNIT).zip(high.chunks_exact_mut(4)).enumerate() {
+                let q = quants(block, g);
+                nibbles(&q, low);
+                bits(&q, 4, high);
+            }
+            s[..4].copy_from_slice(&block[..4]);
+            scales(|g| scale(&block[4..], g), &mut s[4..]);
+        });
+    },
     wgsl: include_str!("../../shaders/format/q5_k.wgsl"),
 };
 
@@ -37,19 +47,7 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
+fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
     let nibble = |i: usize| block[48 + g / 2 * 32 + i] >> (g % 2 * 4) & 15;
     std::array::from_fn(|i| nibble(i) | (block[16 + i] >> g & 1) << 4)
-}
-
-fn repack(bytes: &[u8], _rows: usize, _cols: usize, gpu: &mut [u8]) {
-    for (block, to) in bytes.as_chunks::<BYTES>().0.iter().zip(gpu.chunks_exact_mut(BYTES)) {
-        to[..4].copy_from_slice(&block[..4]);
-        scales(|g| scale(&block[4..], g), &mut to[4..]);
-        for (g, to) in to[16..].chunks_exact_mut(20).enumerate() {
-            let q = quants(block, g);
-            bits(&q, 4, to);
-            nibbles(&q, &mut to[4..]);
-        }
-    }
 }

@@ -3,10 +3,13 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rayon::prelude::*;
+
 use super::Gpu;
 use crate::error::{Error, Result};
+use crate::format::SLAB;
 use crate::kernel::Step;
-use crate::memory::{Host, Memory, Tensor};
+use crate::memory::{Host, Memory, Tensor, WeightStack};
 
 /// One buffer for each tensor of a [`Memory`], and the step.
 pub struct Buffers {
@@ -16,6 +19,9 @@ pub struct Buffers {
 
 /// Bytes of weights in flight to the device: more would hold a second copy of the model in staging memory.
 const UPLOAD: usize = 16 << 20;
+
+/// Bytes of a weight that are packed and written at once.
+const PIECE: usize = 4 << 20;
 
 /// A finished read-back is mapped at once; beyond this the device is gone.
 const MAP: Duration = Duration::from_secs(10);
@@ -64,12 +70,29 @@ impl Gpu {
             Host::F32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
             Host::F16(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
             Host::U32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
-            Host::Weight(w) => {
-                let mut gpu = vec![0; (w.format.gpu_bytes)(w.rows, w.cols)];
-                (w.format.repack)(&w.bytes, w.rows, w.cols, &mut gpu);
-                self.write(buffers, t, &gpu)
+            Host::Weight(w) => self.write_weight(buffers, t, w),
+        }
+    }
+
+    /// Packs a piece while the device copies the one before.
+    fn write_weight(&self, buffers: &Buffers, t: Tensor, w: &WeightStack) -> Result<()> {
+        let (format, slab) = (w.format(), w.format().gpu_bytes(SLAB, w.cols()));
+        let slabs = (PIECE / slab).clamp(1, w.rows().div_ceil(SLAB));
+        let mut piece = vec![0; slabs * slab];
+        let mut before = None;
+        for first in (0..w.rows()).step_by(slabs * SLAB) {
+            let rows = first..w.rows().min(first + slabs * SLAB);
+            let piece = &mut piece[..rows.len().div_ceil(SLAB) * slab];
+            piece.par_chunks_exact_mut(slab).enumerate().for_each(|(i, gpu)| {
+                let start = first + i * SLAB;
+                format.pack_slab((start..rows.end.min(start + SLAB)).map(|row| w.row(row)), gpu);
+            });
+            self.queue.write_buffer(&buffers.tensors[t.0], (first / SLAB * slab) as u64, piece);
+            if let Some(before) = before.replace(self.queue.submit([])) {
+                self.wait(before)?;
             }
         }
+        self.check()
     }
 
     /// Writes `bytes` (a multiple of 4) to the start of a tensor, before anything submitted later.

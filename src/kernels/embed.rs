@@ -1,6 +1,6 @@
 //! `y[t, c] = scale * table[tokens[t], c]`
 
-use super::WORKGROUP;
+use super::{ROWS, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, Weight, stride};
@@ -28,7 +28,8 @@ impl Recorder<'_> {
         let mut row0 = 0;
         for &part in &table.parts {
             let (format, rows) = (self.format(part), self.desc(part).rows);
-            let spec = Spec::default().include(format.wgsl).u32("C4", table.cols.div_ceil(4)).u32("GROUPS", groups);
+            let spec = Spec::default().include(ROWS).include(format.wgsl).u32("UNITS", (format.units)(table.cols));
+            let spec = spec.u32("C4", table.cols.div_ceil(4)).u32("GROUPS", groups);
             let spec = spec.u32("N", rows).u32("ROW0", row0).f32("SCALE", scale);
             let extents = [Extent::Fixed(groups.div_ceil(WORKGROUP)), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
             self.dispatch(&EMBED, spec, &[tokens, part, y], extents);
@@ -43,8 +44,8 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let (row0, scale) = (spec.get_u32("ROW0"), spec.get_f32("SCALE"));
     for t in 0..step.n_tokens as usize {
         let row = tokens[4 * t] as usize;
-        if (row0..row0 + w.rows).contains(&row) {
-            let y = &mut y[t * stride(w.cols)..][..w.cols];
+        if (row0..row0 + w.rows()).contains(&row) {
+            let y = &mut y[t * stride(w.cols())..][..w.cols()];
             w.decode_row(row - row0, y);
             y.iter_mut().for_each(|y| *y = (*y as f64 * scale) as f32);
         }

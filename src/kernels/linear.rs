@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::{LANE, LANE_SUBGROUP, LINEAR_WGSL, NORM_FOLD, NORM_NONE, RMS_BROADCAST, RMS_LOADS, ROWS, TOKENS_1, TOKENS_4, X_BROADCAST, X_LOADS, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, Weight, WeightRows, stride};
+use crate::memory::{Element, Host, Tensor, Weight, WeightStack, stride};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -125,12 +125,12 @@ pub(super) fn rms(spec: &Spec, mut x: Vec<Vec<f64>>, gains: &[f32]) -> Vec<Vec<f
 }
 
 /// The product of every row of `w` with every row of `x`: `[n][t]`.
-pub(super) fn times(w: &WeightRows, x: &[Vec<f64>]) -> Vec<Vec<f64>> {
+pub(super) fn times(w: &WeightStack, x: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let product = |weights: &mut Vec<f32>, n: usize| {
         w.decode_row(n, weights);
         x.iter().map(|x| dot(weights, x)).collect()
     };
-    (0..w.rows).into_par_iter().map_init(|| vec![0.0; w.cols], product).collect()
+    (0..w.rows()).into_par_iter().map_init(|| vec![0.0; w.cols()], product).collect()
 }
 
 /// In f64, as eight interleaved sums so that it vectorises.

@@ -1,0 +1,91 @@
+//! Rows of weights as a linear uses them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::WeightRows;
+use crate::format::Format;
+
+/// Rows of one tensor, or of several of one format and length, in any order.
+#[derive(Clone, Debug)]
+pub struct WeightStack {
+    tensors: Vec<WeightRows>,
+    /// Row i is row `order[i]` of all tensors' rows; without it, row i. Shared by slices.
+    order: Option<Arc<[u32]>>,
+    range: Range<usize>,
+}
+
+/// Stands in an order for a row of zeros.
+const ZEROS: u32 = u32::MAX;
+
+impl WeightStack {
+    /// The pairs of rows that a linear takes two by two: of each 2 × `half` rows the first half are the first of `half` pairs,
+    /// the second half the second of the same. Zeros fill the last. Panics unless formats and lengths are equal.
+    pub fn pairs(tensors: Vec<WeightRows>, pairs: &[[usize; 2]], half: usize) -> Self {
+        assert!(tensors.iter().all(|t| (t.format, t.cols) == (tensors[0].format, tensors[0].cols)), "rows of one kind");
+        let mut order = vec![ZEROS; pairs.len().next_multiple_of(half) * 2];
+        for (i, pair) in pairs.iter().enumerate() {
+            let first = i / half * 2 * half + i % half;
+            order[first] = pair[0] as u32;
+            order[first + half] = pair[1] as u32;
+        }
+        let range = 0..order.len();
+        Self { tensors, order: Some(order.into()), range }
+    }
+
+    /// How a row is stored.
+    pub fn format(&self) -> &'static Format {
+        self.tensors[0].format
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Weights in a row.
+    pub fn cols(&self) -> usize {
+        self.tensors[0].cols
+    }
+
+    /// Rows `range` of these.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let start = self.range.start;
+        Self { range: start + range.start..start + range.end, ..self.clone() }
+    }
+
+    /// Row `i` as the checkpoint's format has it; empty for a row of zeros.
+    pub fn row(&self, i: usize) -> &[u8] {
+        self.locate(i).map_or(&[], |(tensor, i)| tensor.row(i))
+    }
+
+    /// Decodes row `i` into `weights` (`cols` long).
+    pub fn decode_row(&self, i: usize, weights: &mut [f32]) {
+        match self.locate(i) {
+            Some((tensor, i)) => tensor.decode_row(i, weights),
+            None => weights.fill(0.0),
+        }
+    }
+
+    fn locate(&self, i: usize) -> Option<(&WeightRows, usize)> {
+        let i = self.range.start + i;
+        let mut i = match &self.order {
+            Some(order) if order[i] == ZEROS => return None,
+            Some(order) => order[i] as usize,
+            None => i,
+        };
+        for tensor in &self.tensors {
+            if i < tensor.rows {
+                return Some((tensor, i));
+            }
+            i -= tensor.rows;
+        }
+        panic!("row {i} lies behind the last")
+    }
+}
+
+impl From<WeightRows> for WeightStack {
+    fn from(rows: WeightRows) -> Self {
+        Self { range: 0..rows.rows, tensors: vec![rows], order: None }
+    }
+}
