@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0, SLAB};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
-use farpast::kernels::{AttentionDims, AttentionInputs, Pairs, Rope, Scores};
+use farpast::kernels::{AttentionDims, AttentionInputs, Gate, Norm, Pairs, Rope, Scores};
 use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride};
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::Sampling;
@@ -33,6 +33,29 @@ pub enum Case {
         outputs: bool,
         parts: usize,
         values: Values,
+    },
+    /// Pairs of `f` rows of gate and up, in `parts` bindings.
+    LinearGlu {
+        mode: Mode,
+        tile: Tile,
+        format: &'static Format,
+        f: usize,
+        k: usize,
+        t: &'static [usize],
+        gate: Gate,
+        parts: usize,
+    },
+    /// A ragged batch; `split`: v is a weight of its own.
+    LinearRope {
+        mode: Mode,
+        tile: Tile,
+        format: &'static Format,
+        dims: AttentionDims,
+        k: usize,
+        kv: Element,
+        sequences: &'static [Sequence],
+        biases: bool,
+        split: bool,
     },
     /// A ragged batch.
     RopeStore { dims: AttentionDims, pairs: Pairs, kv: Element, sequences: &'static [Sequence], scale: f32 },
@@ -124,8 +147,9 @@ pub fn of(kernel: &str) -> Vec<Case> {
     match kernel {
         "embed" => embed(),
         "rmsnorm" => rmsnorm(),
-        "matvec" => linear(Mode::Decode),
-        "matmul" => linear(Mode::Prefill),
+        "linear" => [linear(Mode::Decode), linear(Mode::Prefill)].concat(),
+        "linear_glu" => [linear_glu(Mode::Decode), linear_glu(Mode::Prefill)].concat(),
+        "linear_rope" => [linear_rope(Mode::Decode), linear_rope(Mode::Prefill)].concat(),
         "rope_store" => rope_store(),
         "attention_prefill" => attention_prefill(),
         "attention_decode" | "attention_merge" => attention_decode(),
@@ -184,10 +208,15 @@ fn rmsnorm() -> Vec<Case> {
     cases
 }
 
+const BROADCAST: Tile = Tile { broadcast: true, ..Tile::SOFTWARE };
+
+/// How linears are recorded for one device or another.
+pub const TILES_OF_LINEARS: [Tile; 3] = [Tile::SOFTWARE, Tile::HARDWARE, BROADCAST];
+
 fn linear(mode: Mode) -> Vec<Case> {
     let mut cases = Vec::new();
     // Each format in either tile, and each shape in one or the other.
-    let tiles = [Tile::SOFTWARE, Tile::HARDWARE];
+    let tiles = TILES_OF_LINEARS;
     let swept = [&F32, &F16, &Q8_0, &Q4_1];
     for (i, format) in swept.into_iter().enumerate() {
         let tile = tiles[0];
@@ -234,13 +263,13 @@ fn linear(mode: Mode) -> Vec<Case> {
         cases.extend(edges.into_iter().enumerate().filter(|(j, _)| whole || j % 2 == 1).map(|(_, case)| case));
         for (j, case) in cases[from..].iter_mut().enumerate() {
             let Case::Linear { tile, .. } = case else { unreachable!() };
-            *tile = tiles[(i / 2 + j) % 2];
+            *tile = tiles[(i / 2 + j) % 3];
         }
     }
     // The other formats only differ in what reads a group.
     for (i, format) in ALL.iter().copied().filter(|f| !swept.contains(f)).enumerate() {
         let (n, k) = (33 + i, [165, 160, 768][[1, 32, 256].iter().position(|len| *len == format.block_len).unwrap()]);
-        let (tile, add, parts, values) = (tiles[i % 2], i % 3 == 1, 1 + i % 2, Values::Unit);
+        let (tile, add, parts, values) = (tiles[i % 3], i % 3 == 1, 1 + i % 2, Values::Unit);
         cases.push(Case::Linear { mode, tile, format, n, k, t: &[1, 6], add, outputs: false, parts, values });
     }
     // More outputs than an axis of a dispatch may have workgroups.
@@ -250,6 +279,47 @@ fn linear(mode: Mode) -> Vec<Case> {
         cases.push(Case::Linear { mode, tile, format, n, k, t: &[2], add: false, outputs: true, parts: 1, values });
     }
     cases
+}
+
+fn linear_glu(mode: Mode) -> Vec<Case> {
+    let t: &[usize] = &[1, 4, 11];
+    let [software, hardware, broadcast] = TILES_OF_LINEARS;
+    let case = |tile, format, f, k, gate, parts| Case::LinearGlu { mode, tile, format, f, k, t, gate, parts };
+    vec![
+        case(software, &Q4_1, 67, 96, Gate::Silu, 1),
+        case(software, &F32, 83, 165, Gate::Gelu, 1),
+        case(hardware, &F16, 131, 100, Gate::Silu, 1),
+        case(hardware, &Q8_0, 190, 160, Gate::Gelu, 2),
+        case(broadcast, &Q4_1, 77, 576, Gate::Silu, 2),
+        case(broadcast, &F16, 50, 101, Gate::Gelu, 3),
+        case(broadcast, &Q8_0, 1, 32, Gate::Silu, 1),
+    ]
+}
+
+fn linear_rope(mode: Mode) -> Vec<Case> {
+    const ONE_EACH: &[Sequence] = &[Sequence(15, 1, All), Sequence(0, 1, All), Sequence(32, 1, All)];
+    const RAGGED: &[Sequence] = &[Sequence(15, 3, All), Sequence(0, 1, All), Sequence(30, 17, All)];
+    let sequences = if mode == Mode::Decode { ONE_EACH } else { RAGGED };
+    let [software, hardware, broadcast] = TILES_OF_LINEARS;
+    let case = |tile, format, dims, k, kv, biases, split| Case::LinearRope {
+        mode,
+        tile,
+        format,
+        dims,
+        k,
+        kv,
+        sequences,
+        biases,
+        split,
+    };
+    vec![
+        case(software, &Q4_1, dims(6, 2, 8), 96, Element::F16, false, false),
+        case(software, &F32, dims(5, 5, 24), 165, Element::F32, true, true),
+        case(hardware, &F16, dims(9, 3, 64), 102, Element::F16, true, false),
+        case(hardware, &Q8_0, dims(6, 2, 80), 160, Element::F32, false, true),
+        case(broadcast, &Q4_1, dims(14, 2, 40), 576, Element::F16, true, false),
+        case(broadcast, &Q8_0, dims(3, 1, 24), 64, Element::F32, true, true),
+    ]
 }
 
 fn rope_store() -> Vec<Case> {
@@ -401,6 +471,67 @@ impl Case {
                     format.name
                 );
                 setup.record(name, mode, steps, |r| if add { r.linear_add(x, &w.0, y) } else { r.linear(x, &w.0, y) })
+            }
+            Case::LinearGlu { mode, tile, format, f, k, t, gate, parts } => {
+                let most = *t.iter().max().expect("a case has rows");
+                let mut setup = Draft::new(rows(most), &F32, 1, f.max(k), 1);
+                setup.memory.tile = tile;
+                let unit = tile.lanes * tile.rows;
+                if parts > 1 {
+                    setup.memory.capacity.binding = format.gpu_bytes((2 * f).div_ceil(parts).next_multiple_of(unit), k);
+                }
+                let tensors = vec![weights(&mut random, format, f, k), weights(&mut random, format, f, k)];
+                let pairs: Vec<_> = (0..f).map(|i| [i, f + i]).collect();
+                let w = setup.memory.pairs("w", tensors, &pairs);
+                let norm = setup.norm(&mut random, k);
+                let x = setup.memory.activation("x", Count::Tokens, k);
+                let y = setup.memory.activation("y", Count::Tokens, f);
+                setup.rows(x, most, |_, _| random.signed(3.0));
+                let steps = t.iter().map(|t| tokens_step(*t)).collect();
+                let name = format!("{mode:?} {gate:?} {} [{f}, {k}] in {parts} parts, {tile:?}", format.name);
+                setup.record(name, mode, steps, |r| r.linear_glu(x, norm, &w, gate, y))
+            }
+            Case::LinearRope { mode, tile, format, dims: d, k, kv, sequences, biases, split } => {
+                let batch = Batch::new(sequences, order);
+                let mut setup = Draft::with(batch.capacity(kv));
+                setup.memory.tile = tile;
+                let inputs = setup.attention_inputs(d, &batch);
+                let rope: Vec<f32> = (0..batch.context * d.head_dim / 2)
+                    .flat_map(|_| {
+                        let angle = random.signed(3.2);
+                        [angle.cos(), angle.sin()]
+                    })
+                    .collect();
+                let rope = setup.memory.table("rope", d.head_dim, &rope);
+                let kv_dim = d.kv_heads * d.head_dim;
+                let mut projection = |rows| weights(&mut random, format, rows, k);
+                let [q, key, value] = [d.heads * d.head_dim, kv_dim, kv_dim].map(&mut projection);
+                let of = |range: std::ops::Range<usize>| range.map(|p| [2 * p, 2 * p + 1]).collect::<Vec<_>>();
+                let (turning, all) = ((d.heads + d.kv_heads) * d.head_dim / 2, (d.heads + 2 * d.kv_heads) * d.head_dim / 2);
+                let m = &mut setup.memory;
+                let w = match split {
+                    true => vec![
+                        m.pairs("qk", vec![q, key], &of(0..turning)),
+                        m.pairs("v", vec![value], &of(0..all - turning)),
+                    ],
+                    false => vec![m.pairs("qkv", vec![q, key, value], &of(0..all))],
+                };
+                let norm = setup.norm(&mut random, k);
+                let mut vectors = setup.memory.desc(norm.gain).host().unwrap().f32().to_vec();
+                if biases {
+                    vectors.extend((0..2 * all).map(|_| random.signed(2.0)));
+                } else {
+                    vectors.truncate(k);
+                }
+                let vectors = setup.memory.table("vectors", vectors.len(), &vectors);
+                let x = setup.memory.activation("x", Count::Tokens, k);
+                let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
+                setup.rows(x, batch.tokens.len(), |_, _| random.signed(3.0));
+                let pages = setup.kv_pages(d, &batch);
+                let name = format!("{mode:?} {} {d:?} K = {k} {kv:?}, {tile:?}, biases: {biases}, split: {split}", format.name);
+                setup.record(name, mode, vec![batch.step], |r| {
+                    r.linear_rope(d, inputs, x, norm, &w, vectors, rope, q, pages)
+                })
             }
             Case::RopeStore { dims: d, pairs, kv, sequences, scale } => {
                 let batch = Batch::new(sequences, order);
@@ -583,6 +714,12 @@ struct Draft {
     magnitudes: HashMap<Tensor, Vec<f64>>,
 }
 
+/// Weights whose products with inputs around 1 are around 1.
+fn weights(random: &mut Random, format: &'static Format, n: usize, k: usize) -> WeightRows {
+    let weights: Vec<f32> = (0..n * k).map(|_| random.signed((k as f32).sqrt().recip())).collect();
+    WeightRows { format, rows: n, cols: k, bytes: Bytes::new(encode(format, &weights)) }
+}
+
 /// Weights as memory and as the checkpoint have them.
 struct Declared(Weight, WeightRows);
 
@@ -605,7 +742,14 @@ impl Draft {
             .map(|_| if values == Values::LargePositive { random.unit() * scale } else { random.signed(scale) })
             .collect();
         let rows = WeightRows { format, rows: n, cols: k, bytes: Bytes::new(encode(format, &weights)) };
-        Declared(self.memory.weight("w", &rows), rows)
+        Declared(self.memory.weight("w", rows.clone()), rows)
+    }
+
+    /// A norm of rows of `k`.
+    fn norm(&mut self, random: &mut Random, k: usize) -> Norm {
+        let gains: Vec<_> = (0..k).map(|_| random.signed(2.0)).collect();
+        let gain = self.memory.table("gains", k, &gains);
+        Norm { gain, eps: 1e-5, h: self.memory.activation("h", Count::Tokens, k) }
     }
 
     /// Values of the first `n` rows; padding and the other rows stay canaries.

@@ -230,7 +230,7 @@ fn embed(
     let format = Box::leak(Box::new(Format { wgsl: wgsl.to_string().leak(), ..*format }));
     let table = WeightRows { format, rows, cols, bytes: Bytes::new(bytes.to_vec()) };
     let mut memory = memory(rows, if parts == 1 { usize::MAX } else { format.gpu_bytes(rows.div_ceil(parts), cols) });
-    let table = memory.weight("table", &table);
+    let table = memory.weight("table", table);
     let (tokens, y) = (memory.input("tokens", Count::Tokens, 4), memory.activation("y", Count::Tokens, cols));
     let mut recorder = Recorder::new(&memory, Mode::Prefill);
     recorder.embed(tokens, &table, y);

@@ -1,0 +1,22 @@
+use crate::harness::{catches, catches_any_fault, check};
+
+#[test]
+fn equals_its_reference_with_and_without_a_norm() {
+    check("linear_glu");
+}
+
+#[test]
+fn planted_faults_are_caught() {
+    catches(
+        "linear_glu",
+        &[
+            ("1.0 + exp(min(-x", "1.001 + exp(min(-x"),
+            ("0.044715 * near", "0.045 * near"),
+            ("sums[r + ROWS / 2u]", "sums[r]"),
+            ("f < F &&", "f < F - 1u &&"),
+            ("vectors[i] * v * x_scale", "vectors[i] * v"),
+            ("sum / f32(n) + eps", "sum / f32(n + 1u) + eps"),
+        ],
+    );
+    catches_any_fault("linear_glu");
+}
