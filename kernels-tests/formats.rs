@@ -169,18 +169,18 @@ fn any_other_number_in_a_decoder_is_noticed() {
     }
 }
 
-/// The shader with one number of its code made one larger, for each; but for subnormal f32, which a device need not have.
+/// The shader with one number of its code made one larger or less, for each; but for subnormal f32, which a device need not have.
 fn other_numbers(wgsl: &str) -> Vec<String> {
     let mut others = vec![];
     let mut from = 0;
     for line in wgsl.split_inclusive('\n') {
         let code = line.split("//").next().filter(|code| !code.contains("let subnormal")).unwrap_or_default();
-        for (at, _) in code.match_indices(|c: char| c.is_ascii_digit()) {
+        for (at, _) in code.match_indices(|c: char| c.is_ascii_digit() || c == 'f') {
             // The last digit of a number with its suffix, or of a float before its point.
             let last = matches!(code.as_bytes().get(at + 1), Some(b'u' | b'.')) && !code[..at].ends_with('.');
             let digit = code.as_bytes()[at];
             if last {
-                let other = if digit == b'9' { b'8' } else { digit + 1 } as char;
+                let other = if matches!(digit, b'9' | b'f') { digit - 1 } else { digit + 1 } as char;
                 others.push(format!("{}{other}{}", &wgsl[..from + at], &wgsl[from + at + 1..]));
             }
         }

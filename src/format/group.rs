@@ -19,26 +19,32 @@ pub fn nibbles(q: &[u8; LEN], to: &mut [u8]) {
 /// The two bits from `shift` on: byte i of word j / 2 has those of weight 4j + i at bit 4 (j % 2), of 16 + 4j + i above
 /// them.
 pub fn pairs(q: &[u8; LEN], shift: u32, to: &mut [u8]) {
-    let pair = |i: usize| q[i] >> shift & 3;
-    for (n, to) in to[..8].iter_mut().enumerate() {
-        let i = n + n / 4 * 4;
-        *to = pair(i) | pair(16 + i) << 2 | pair(4 + i) << 4 | pair(20 + i) << 6;
-    }
+    let pair = |word: usize| fours(q)[word] >> shift & 0x0303_0303;
+    let word = |n: usize| pair(2 * n) | pair(4 + 2 * n) << 2 | pair(1 + 2 * n) << 4 | pair(5 + 2 * n) << 6;
+    to[..4].copy_from_slice(&word(0).to_le_bytes());
+    to[4..8].copy_from_slice(&word(1).to_le_bytes());
 }
 
 /// The bit at `shift`: byte i of the word has that of weight 4j + i at bit j, of 16 + 4j + i at bit 4 + j.
 pub fn bits(q: &[u8; LEN], shift: u32, to: &mut [u8]) {
-    for (i, to) in to[..4].iter_mut().enumerate() {
-        *to = (0..8).map(|k| (q[4 * k + i] >> shift & 1) << k).fold(0, |a, b| a | b);
-    }
+    let bit = |(k, four): (usize, u32)| (four >> shift & 0x0101_0101) << k;
+    let word = fours(q).into_iter().enumerate().map(bit).fold(0, |a, b| a | b);
+    to[..4].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Rows of 16-bit weights: unit j of a group has weights 4j .. 4j + 4, then 16 + 4j ...
+/// Four quants in a word.
+fn fours(q: &[u8; LEN]) -> [u32; LEN / 4] {
+    std::array::from_fn(|i| u32::from_le_bytes([q[4 * i], q[4 * i + 1], q[4 * i + 2], q[4 * i + 3]]))
+}
+
+/// A row of 16-bit weights: unit j of a group has weights 4j .. 4j + 4, then 16 + 4j ...
 pub fn halves(row: &[u8], units: &mut [u8]) {
-    for (i, four) in row.chunks(8).enumerate() {
-        let (group, j, high) = (i / 8, i % 4, i / 4 % 2);
-        units[64 * group + UNIT * j + 8 * high..][..four.len()].copy_from_slice(four);
+    let at = |i: usize| i / 8 * 64 + i % 4 * UNIT + i / 4 % 2 * 8;
+    let (fours, rest) = row.as_chunks::<8>();
+    for (i, four) in fours.iter().enumerate() {
+        units[at(i)..][..8].copy_from_slice(four);
     }
+    units[at(fours.len())..][..rest.len()].copy_from_slice(rest);
 }
 
 /// Eight pairs of 6 bits (a, b): byte i has the low nibbles of pair i, a's low; then nibble i has its high bits, a's
@@ -52,23 +58,22 @@ pub fn scales(pair: impl Fn(usize) -> (u8, u8), to: &mut [u8]) {
     }
 }
 
-/// Moves the parts of a row's blocks of `block` bytes apart: part 0 of all blocks, `parts[0]` bytes of each, then part 1 of
-/// all, …, as `split` makes them.
-pub fn planes<const N: usize>(
+/// Moves the parts of a row's blocks apart: part 0 of all blocks, `parts[0]` bytes of each, then part 1 of all, …, as `split`
+/// makes them.
+pub fn planes<const BYTES: usize, const N: usize>(
     row: &[u8],
-    block: usize,
     units: &mut [u8],
     parts: [usize; N],
-    split: impl Fn(&[u8], [&mut [u8]; N]),
+    split: impl Fn(&[u8; BYTES], [&mut [u8]; N]),
 ) {
-    let blocks = row.len() / block;
+    let blocks = row.as_chunks().0;
     let mut rest = units;
     let mut planes = parts.map(|part| {
-        let (plane, behind) = std::mem::take(&mut rest).split_at_mut(blocks * part);
+        let (plane, behind) = std::mem::take(&mut rest).split_at_mut(blocks.len() * part);
         rest = behind;
         plane.chunks_exact_mut(part)
     });
-    for block in row.chunks_exact(block) {
+    for block in blocks {
         split(block, planes.each_mut().map(|plane| plane.next().expect("a plane holds a part of every block")));
     }
 }

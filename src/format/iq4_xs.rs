@@ -21,7 +21,7 @@ pub static IQ4_XS: Format = Format {
     decode,
     units: |cols| planes_units(cols / LEN, &[128, 8]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [128, 8], |block, [q, ds]| {
+        planes(row, units, [128, 8], |block: &[u8; BYTES], [q, ds]| {
             ds.copy_from_slice(&block[..8]);
             q.copy_from_slice(&block[8..]);
         });

@@ -22,7 +22,7 @@ pub static MXFP4: Format = Format {
     decode,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 1]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [16, 1], |block, [q, e]| {
+        planes(row, units, [16, 1], |block: &[u8; BYTES], [q, e]| {
             e.copy_from_slice(&block[..1]);
             q.copy_from_slice(&block[1..]);
         });

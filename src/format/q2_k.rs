@@ -20,7 +20,7 @@ pub static Q2_K: Format = Format {
     decode,
     units: |cols| planes_units(cols / LEN, &[64, 16, 4]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [64, 16, 4], |block, [q, sm, d]| {
+        planes(row, units, [64, 16, 4], |block: &[u8; BYTES], [q, sm, d]| {
             for (g, to) in q.chunks_exact_mut(8).enumerate() {
                 pairs(&quants(block, g), 0, to);
             }
@@ -44,6 +44,7 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
-    std::array::from_fn(|i| block[16 + g / 4 * 32 + i] >> (2 * (g % 4)) & 3)
+fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
+    let bytes = &block[16 + g / 4 * 32..][..GROUP];
+    std::array::from_fn(|i| bytes[i] >> (2 * (g % 4)) & 3)
 }

@@ -22,7 +22,7 @@ pub static Q3_K: Format = Format {
     decode,
     units: |cols| planes_units(cols / LEN, &[64, 32, 16]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [64, 32, 16], |block, [low, high, s]| {
+        planes(row, units, [64, 32, 16], |block: &[u8; BYTES], [low, high, s]| {
             for (g, (low, high)) in low.chunks_exact_mut(8).zip(high.chunks_exact_mut(4)).enumerate() {
                 let q = quants(block, g);
                 pairs(&q, 0, low);
@@ -47,9 +47,9 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
-    let low = |i: usize| block[32 + g / 4 * 32 + i] >> (2 * (g % 4)) & 3;
-    std::array::from_fn(|i| low(i) | (block[i] >> g & 1) << 2)
+fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
+    let low = &block[32 + g / 4 * 32..][..GROUP];
+    std::array::from_fn(|i| low[i] >> (2 * (g % 4)) & 3 | (block[i] >> g & 1) << 2)
 }
 
 /// s of a run.

@@ -17,7 +17,7 @@ pub static Q4_0: Format = Format {
     decode,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 2]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [16, 2], |block, [q, d]| {
+        planes(row, units, [16, 2], |block: &[u8; BYTES], [q, d]| {
             d.copy_from_slice(&block[..2]);
             q.copy_from_slice(&block[2..]);
         });

@@ -17,7 +17,7 @@ pub static Q4_1: Format = Format {
     decode,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 4]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [16, 4], |block, [q, dm]| {
+        planes(row, units, [16, 4], |block: &[u8; BYTES], [q, dm]| {
             dm.copy_from_slice(&block[..4]);
             q.copy_from_slice(&block[4..]);
         });

@@ -21,7 +21,7 @@ pub static Q4_K: Format = Format {
     decode,
     units: |cols| planes_units(cols / LEN, &[128, 16]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [128, 16], |block, [q, s]| {
+        planes(row, units, [128, 16], |block: &[u8; BYTES], [q, s]| {
             for (g, to) in q.chunks_exact_mut(UNIT).enumerate() {
                 nibbles(&quants(block, g), to);
             }
@@ -45,8 +45,9 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
-    std::array::from_fn(|i| block[16 + g / 2 * 32 + i] >> (g % 2 * 4) & 15)
+fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
+    let bytes = &block[16 + g / 2 * 32..][..GROUP];
+    std::array::from_fn(|i| bytes[i] >> (g % 2 * 4) & 15)
 }
 
 /// s and m of group g: in bits 0 to 5 of bytes g and 4 + g for the first four; for the others the nibbles of byte 4 +

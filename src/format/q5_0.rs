@@ -17,7 +17,7 @@ pub static Q5_0: Format = Format {
     decode,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 4, 2]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [16, 4, 2], |block, [q, high, d]| {
+        planes(row, units, [16, 4, 2], |block: &[u8; BYTES], [q, high, d]| {
             d.copy_from_slice(&block[..2]);
             bits(&quants(&block[2..]), 4, high);
             q.copy_from_slice(&block[6..]);
@@ -37,7 +37,6 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
 
 /// From 4 bytes of high bits and 16 of nibbles.
 pub(super) fn quants(bytes: &[u8]) -> [u8; LEN] {
-    let high = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let nibble = |i: usize| bytes[4 + i % 16] >> (i / 16 * 4) & 15;
-    std::array::from_fn(|i| nibble(i) | ((high >> i & 1) as u8) << 4)
+    let (high, low) = bytes[..20].split_at(4);
+    std::array::from_fn(|i| low[i % 16] >> (i / 16 * 4) & 15 | (high[i / 8] >> (i % 8) & 1) << 4)
 }

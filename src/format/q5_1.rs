@@ -18,7 +18,7 @@ pub static Q5_1: Format = Format {
     decode,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 8]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [16, 8], |block, [q, rest]| {
+        planes(row, units, [16, 8], |block: &[u8; BYTES], [q, rest]| {
             rest[..4].copy_from_slice(&block[..4]);
             bits(&quants(&block[4..]), 4, &mut rest[4..]);
             q.copy_from_slice(&block[8..]);

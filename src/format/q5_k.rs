@@ -21,7 +21,7 @@ pub static Q5_K: Format = Format {
     decode,
     units: |cols| planes_units(cols / LEN, &[128, 32, 16]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [128, 32, 16], |block, [low, high, s]| {
+        planes(row, units, [128, 32, 16], |block: &[u8; BYTES], [low, high, s]| {
             for (g, (low, high)) in low.chunks_exact_mut(UNIT).zip(high.chunks_exact_mut(4)).enumerate() {
                 let q = quants(block, g);
                 nibbles(&q, low);
@@ -47,7 +47,7 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
-    let nibble = |i: usize| block[48 + g / 2 * 32 + i] >> (g % 2 * 4) & 15;
-    std::array::from_fn(|i| nibble(i) | (block[16 + i] >> g & 1) << 4)
+fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
+    let low = &block[48 + g / 2 * 32..][..GROUP];
+    std::array::from_fn(|i| low[i] >> (g % 2 * 4) & 15 | (block[16 + i] >> g & 1) << 4)
 }

@@ -21,7 +21,7 @@ pub static Q6_K: Format = Format {
     decode,
     units: |cols| planes_units(cols / LEN, &[128, 64, 16, 2]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [128, 64, 16, 2], |block, [low, high, s, d]| {
+        planes(row, units, [128, 64, 16, 2], |block: &[u8; BYTES], [low, high, s, d]| {
             for (g, (low, high)) in low.chunks_exact_mut(UNIT).zip(high.chunks_exact_mut(8)).enumerate() {
                 let q = quants(block, g);
                 nibbles(&q, low);
@@ -46,8 +46,9 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
     }
 }
 
-fn quants(block: &[u8], g: usize) -> [u8; GROUP] {
+fn quants(block: &[u8; BYTES], g: usize) -> [u8; GROUP] {
     let (half, quarter) = (g / 4, g % 4);
-    let nibble = |i: usize| block[64 * half + quarter % 2 * 32 + i] >> (quarter / 2 * 4) & 15;
-    std::array::from_fn(|i| nibble(i) | (block[128 + 32 * half + i] >> (2 * quarter) & 3) << 4)
+    let low = &block[64 * half + quarter % 2 * 32..][..GROUP];
+    let high = &block[128 + 32 * half..][..GROUP];
+    std::array::from_fn(|i| low[i] >> (quarter / 2 * 4) & 15 | (high[i] >> (2 * quarter) & 3) << 4)
 }

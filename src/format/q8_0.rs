@@ -16,7 +16,7 @@ pub static Q8_0: Format = Format {
     decode,
     units: |cols| planes_units(cols.div_ceil(LEN), &[32, 2]),
     pack_row: |row, units| {
-        planes(row, BYTES, units, [32, 2], |block, [q, d]| {
+        planes(row, units, [32, 2], |block: &[u8; BYTES], [q, d]| {
             d.copy_from_slice(&block[..2]);
             q.copy_from_slice(&block[2..]);
         });
