@@ -20,7 +20,7 @@ pub enum Case {
     /// A table `[v, c]` in `parts` bindings, `t` tokens.
     Embed { format: &'static Format, v: usize, c: usize, t: usize, parts: usize },
     /// `t` rows of `c`; of outputs or of tokens.
-    Rmsnorm { c: usize, heads: usize, t: usize, outputs: bool, scale: f32 },
+    Rmsnorm { c: usize, heads: usize, t: usize, outputs: bool, scale: f32, tile: Tile },
     /// Weights `[n, k]` in `parts` bindings and, one step after the other, each number of rows of `t`.
     Linear {
         mode: Mode,
@@ -76,7 +76,7 @@ pub enum Case {
     /// `t` rows of `f`.
     Swiglu { f: usize, t: usize, scale: f32 },
     /// `r` of `t` rows of `c`.
-    LastTokens { c: usize, t: usize, r: usize },
+    OutputNorm { c: usize, t: usize, r: usize, tile: Tile },
     /// `r` rows of `v` logits.
     Sample { v: usize, r: usize },
 }
@@ -164,10 +164,11 @@ pub fn of(kernel: &str) -> Vec<Case> {
             Case::Swiglu { f: 1537, t: 5, scale: 4.0 },
             Case::Swiglu { f: 94, t: 17, scale: LARGE },
         ],
-        "last_tokens" => vec![
-            Case::LastTokens { c: 577, t: 19, r: 5 },
-            Case::LastTokens { c: 3, t: 4, r: 1 },
-            Case::LastTokens { c: 36, t: 7, r: 6 },
+        "output_norm" => vec![
+            Case::OutputNorm { c: 577, t: 19, r: 5, tile: Tile::SOFTWARE },
+            Case::OutputNorm { c: 3, t: 4, r: 1, tile: BROADCAST },
+            Case::OutputNorm { c: 36, t: 7, r: 6, tile: BROADCAST },
+            Case::OutputNorm { c: 1538, t: 9, r: 8, tile: BROADCAST },
         ],
         "sample" => vec![
             Case::Sample { v: 1009, r: 41 },
@@ -201,10 +202,10 @@ fn embed() -> Vec<Case> {
 fn rmsnorm() -> Vec<Case> {
     let cs = [1, 2, 3, 31, 33, 100, 577, 1537, 4097];
     let mut cases: Vec<_> =
-        cs.into_iter().map(|c| Case::Rmsnorm { c, heads: 1, t: 5, outputs: c % 3 == 0, scale: 3.0 }).collect();
-    cases.push(Case::Rmsnorm { c: 579, heads: 1, t: 17, outputs: false, scale: LARGE });
-    cases.push(Case::Rmsnorm { c: 64, heads: 3, t: 6, outputs: false, scale: 3.0 });
-    cases.push(Case::Rmsnorm { c: 62, heads: 1, t: 7, outputs: true, scale: 1e-5 });
+        cs.into_iter().map(|c| Case::Rmsnorm { c, heads: 1, t: 5, outputs: c % 3 == 0, scale: 3.0, tile: if c % 2 == 0 { Tile::SOFTWARE } else { BROADCAST } }).collect();
+    cases.push(Case::Rmsnorm { c: 579, heads: 1, t: 17, outputs: false, scale: LARGE, tile: BROADCAST });
+    cases.push(Case::Rmsnorm { c: 64, heads: 3, t: 6, outputs: false, scale: 3.0, tile: Tile::SOFTWARE });
+    cases.push(Case::Rmsnorm { c: 62, heads: 1, t: 7, outputs: true, scale: 1e-5, tile: BROADCAST });
     cases
 }
 
@@ -437,8 +438,9 @@ impl Case {
                 let name = format!("embed {} [{v}, {c}] in {parts} parts, T = {t}", format.name);
                 setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.embed(tokens, &table.0, y))
             }
-            Case::Rmsnorm { c, heads, t, outputs, scale } => {
+            Case::Rmsnorm { c, heads, t, outputs, scale, tile } => {
                 let mut setup = Draft::new(rows(t), &F32, 1, heads * c, 1);
+                setup.memory.tile = tile;
                 let count = if outputs { Count::Outputs } else { Count::Tokens };
                 let x = setup.memory.activation("x", count, heads * c);
                 let values: Vec<_> = (0..c).map(|_| random.signed(2.0)).collect();
@@ -446,7 +448,7 @@ impl Case {
                 let y = setup.memory.activation("y", count, heads * c);
                 setup.rows(x, t, |_, _| random.signed(scale));
                 let step = if outputs { outputs_step(t) } else { tokens_step(t) };
-                let name = format!("rmsnorm C = {c}, H = {heads}, T = {t}, outputs: {outputs}, |x| ≤ {scale}");
+                let name = format!("rmsnorm C = {c}, H = {heads}, T = {t}, outputs: {outputs}, |x| ≤ {scale}, {tile:?}");
                 setup.record(name, Mode::Prefill, vec![step], |r| r.rmsnorm(x, w, 1e-5, y))
             }
             Case::Linear { mode, tile, format, n, k, t, add, outputs, parts, values } => {
@@ -630,19 +632,21 @@ impl Case {
                 let name = format!("swiglu F = {f}, T = {t}, |x| ≤ {scale}");
                 setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.swiglu(gate, up, y))
             }
-            Case::LastTokens { c, t, r: wanted } => {
+            Case::OutputNorm { c, t, r: wanted, tile } => {
                 let mut setup = Draft::new(rows(t), &F32, 1, c, 1);
+                setup.memory.tile = tile;
                 let x = setup.memory.activation("x", Count::Tokens, c);
                 let outputs = setup.memory.input("outputs", Count::Outputs, 1);
+                let w = setup.norm(&mut random, c).gain;
                 let y = setup.memory.activation("y", Count::Outputs, c);
-                setup.rows(x, t, |_, _| random.signed(1e5));
+                setup.rows(x, t, |_, _| random.signed(3.0));
                 let mut order: Vec<_> = (0..t as u32).collect();
                 random.shuffle(&mut order);
                 order.truncate(wanted);
                 setup.input(outputs, order);
                 let step = Step { n_tokens: t as u32, n_outputs: wanted as u32, ..Step::default() };
-                let name = format!("last_tokens C = {c}, {wanted} of {t}");
-                setup.record(name, Mode::Prefill, vec![step], |r| r.last_tokens(outputs, x, y))
+                let name = format!("output_norm C = {c}, {wanted} of {t}, {tile:?}");
+                setup.record(name, Mode::Prefill, vec![step], |r| r.output_norm(outputs, x, w, 1e-5, y))
             }
             Case::Sample { v, r } => {
                 // Every other row has ties.

@@ -52,7 +52,11 @@ pub fn check(kernel: &str) {
 /// Whether the device has the subgroups that the case needs.
 pub fn runs(case: &Case) -> bool {
     match case {
-        Case::Linear { tile, .. } | Case::LinearGlu { tile, .. } | Case::LinearRope { tile, .. } => {
+        Case::Linear { tile, .. }
+        | Case::LinearGlu { tile, .. }
+        | Case::LinearRope { tile, .. }
+        | Case::Rmsnorm { tile, .. }
+        | Case::OutputNorm { tile, .. } => {
             !tile.broadcast || gpu().caps().subgroup >= 8
         }
         _ => true,
@@ -370,7 +374,7 @@ fn small(kernel: &str) -> Vec<Case> {
         Case::RopeStore { dims, .. } => dims.head_dim < 90,
         Case::Attention { dims, .. } => dims.head_dim < 60,
         Case::Sample { v, .. } => v < 2000,
-        Case::Bias { .. } | Case::Geglu { .. } | Case::Swiglu { .. } | Case::LastTokens { .. } => true,
+        Case::Bias { .. } | Case::Geglu { .. } | Case::Swiglu { .. } | Case::OutputNorm { .. } => true,
     };
     cases::of(kernel).into_iter().filter(small).filter(runs).collect()
 }

@@ -7,10 +7,10 @@ mod attention_prefill;
 mod bias;
 mod embed;
 mod geglu;
-mod last_tokens;
 mod linear;
 mod linear_glu;
 mod linear_rope;
+mod output_norm;
 mod rmsnorm;
 mod rope_store;
 mod sample;
@@ -38,7 +38,7 @@ pub static ALL: &[&Kernel] = &[
     &bias::BIAS,
     &swiglu::SWIGLU,
     &geglu::GEGLU,
-    &last_tokens::LAST_TOKENS,
+    &output_norm::OUTPUT_NORM,
     &sample::SAMPLE,
 ];
 

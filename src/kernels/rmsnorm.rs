@@ -5,7 +5,7 @@
 use super::{LANE, LANE_SUBGROUP, RMS_BROADCAST, RMS_LOADS};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, stride};
+use crate::memory::{Element, Host, Tensor, Tile, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -34,8 +34,7 @@ impl Recorder<'_> {
         let heads = cols / c;
         // Heads stand side by side: between them there is no padding.
         assert!(heads * c == cols && (heads == 1 || c.is_multiple_of(4)), "rmsnorm: {cols} elements in heads of {c}");
-        let includes = if self.tile().broadcast { [RMS_BROADCAST, LANE_SUBGROUP] } else { [RMS_LOADS, LANE] };
-        let spec = Spec::default().include(includes[0]).include(includes[1]).u32("C", c).u32("H", heads).f32("EPS", eps);
+        let spec = rms_includes(self.tile()).u32("C", c).u32("H", heads).f32("EPS", eps);
         let spec = spec.u32("ADD", add as usize).u32("OUTPUTS", (bound == Count::Outputs) as usize);
         self.dispatch(&RMSNORM, spec, &[x, w, y], [Extent::Per(bound, 1), Extent::Fixed(heads), Extent::Fixed(1)]);
     }
@@ -48,10 +47,21 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let rows = step.rows(spec) * spec.get_u32("H");
     let w = w.f32();
     for (x, y) in x.f32().chunks(stride(c)).zip(y.f32_mut().chunks_mut(stride(c))).take(rows) {
-        let mean = x[..c].iter().map(|&v| (v as f64).powi(2)).sum::<f64>() / c as f64;
-        for i in 0..c {
-            let value = w[i] as f64 * x[i] as f64 / (mean + eps).sqrt();
-            y[i] = if add == 1 { (y[i] as f64 + value) as f32 } else { value as f32 };
+        for (y, value) in y.iter_mut().zip(norm_row(&x[..c], w, eps)) {
+            *y = if add == 1 { (*y as f64 + value) as f32 } else { value as f32 };
         }
     }
+}
+
+/// The files that sum a row's squares.
+pub(super) fn rms_includes(tile: Tile) -> Spec {
+    let [rms, lane] = if tile.broadcast { [RMS_BROADCAST, LANE_SUBGROUP] } else { [RMS_LOADS, LANE] };
+    Spec::default().include(rms).include(lane)
+}
+
+/// A row, normalised.
+pub(super) fn norm_row<'a>(x: &'a [f32], gains: &'a [f32], eps: f64) -> impl Iterator<Item = f64> + 'a {
+    let mean = x.iter().map(|&v| (v as f64).powi(2)).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + eps).sqrt();
+    x.iter().zip(gains).map(move |(x, gain)| *gain as f64 * *x as f64 * scale)
 }

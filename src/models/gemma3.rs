@@ -135,8 +135,8 @@ impl Model for Gemma3 {
             r.linear(act, &layer.down, delta);
             r.rmsnorm_add(delta, layer.post_ffn_norm, eps, x);
         }
-        r.last_tokens(io.outputs, x, last);
-        r.rmsnorm(last, self.norm, eps, last_h);
+        
+        r.output_norm(io.outputs, x, self.norm, eps, last_h);
         r.linear(last_h, &self.head, io.logits);
     }
 }

@@ -130,8 +130,8 @@ impl Model for Llama {
             r.swiglu(gate, up, act);
             r.linear_add(act, &layer.down, x);
         }
-        r.last_tokens(io.outputs, x, last);
-        r.rmsnorm(last, self.norm, eps, last_h);
+        
+        r.output_norm(io.outputs, x, self.norm, eps, last_h);
         r.linear(last_h, &self.head, io.logits);
     }
 }
