@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0, SLAB};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
-use farpast::kernels::{AttentionDims, AttentionInputs, Gate, Norm, Pairs, Rope, Scores};
+use farpast::kernels::{AttentionDims, AttentionInputs, Gate, Norm, Pairs, Rope, SAMPLED, Scores};
 use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride};
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::Sampling;
@@ -433,10 +433,13 @@ impl Case {
                 // The first and last row of the table and, where it is split, of each part.
                 let mut ids: Vec<_> = table.part_edges(parts);
                 ids.extend((ids.len()..t).map(|_| random.below(v) as u32));
-                let words = ids.iter().take(t).flat_map(|id| [*id, 0, 0, 0]).collect();
-                setup.input(tokens, words);
+                // Every third token is what the step before has drawn for some sequence.
+                let drawn = setup.memory.input("ids", Count::Outputs, 1);
+                let token = |(i, id): (usize, &u32)| if i % 3 == 2 { [SAMPLED, 0, 0, i as u32 / 3] } else { [*id, 0, 0, 1] };
+                setup.input(tokens, ids.iter().take(t).enumerate().flat_map(token).collect());
+                setup.input(drawn, ids.iter().take(t).skip(2).step_by(3).copied().collect());
                 let name = format!("embed {} [{v}, {c}] in {parts} parts, T = {t}", format.name);
-                setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.embed(tokens, &table.0, y))
+                setup.record(name, Mode::Prefill, vec![tokens_step(t)], |r| r.embed(tokens, drawn, &table.0, y))
             }
             Case::Rmsnorm { c, heads, t, outputs, scale, tile } => {
                 let mut setup = Draft::new(rows(t), &F32, 1, heads * c, 1);

@@ -232,8 +232,9 @@ fn embed(
     let mut memory = memory(rows, if parts == 1 { usize::MAX } else { format.gpu_bytes(rows.div_ceil(parts), cols) });
     let table = memory.weight("table", table);
     let (tokens, y) = (memory.input("tokens", Count::Tokens, 4), memory.activation("y", Count::Tokens, cols));
+    let drawn = memory.input("ids", Count::Outputs, 1);
     let mut recorder = Recorder::new(&memory, Mode::Prefill);
-    recorder.embed(tokens, &table, y);
+    recorder.embed(tokens, drawn, &table, y);
     let program = recorder.finish();
     // An axis of a dispatch has a limited number of workgroups.
     let ids: Vec<[u32; 4]> = (0..rows.min(65535) as u32).map(|row| [row, 0, 0, 0]).collect();

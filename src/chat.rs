@@ -172,38 +172,34 @@ impl Conversation {
         let pending = self.session.pending().len();
         self.totals.reused += prompt.len() - pending;
 
-        let (mut decoder, mut text, mut n_tokens) = (StreamDecoder::new(), String::new(), 0);
         let mut began = Instant::now();
-        let end = loop {
-            if limit.is_some_and(|limit| n_tokens >= limit) {
-                break End::Limit;
-            }
-            if self.session.tokens().len() > context {
-                break End::Context;
-            }
-            let prefill = n_tokens == 0;
+        let mut written = Written { decoder: StreamDecoder::new(), text: String::new(), tokens: 0 };
+        let mut end = limit.is_some_and(|limit| limit == 0).then_some(End::Limit);
+        while end.is_none() && written.tokens == 0 {
             let before = self.session.pending().len();
             let sampled = engine.step(&mut [&mut self.session])?[0];
-            let (count, time) = match prefill {
-                true => (&mut self.totals.prefilled, &mut self.totals.prefill),
-                false => (&mut self.totals.decoded, &mut self.totals.decode),
-            };
-            *count += before - sampled.map_or(self.session.pending().len(), |_| 0);
-            *time += began.elapsed();
+            self.totals.prefilled += before - sampled.map_or(self.session.pending().len(), |_| 0);
+            self.totals.prefill += began.elapsed();
             began = Instant::now();
-            let new = match sampled {
-                Some(id) if self.tokenizer.stop_ids().contains(&id) => break End::Stop,
-                Some(id) => {
-                    n_tokens += 1;
-                    decoder.push(id, &self.tokenizer)
-                }
-                None => "",
+            end = match sampled {
+                Some(id) => written.take(id, &self.tokenizer, limit, &mut piece),
+                None if piece("").is_break() => Some(End::Interrupted),
+                None => None,
             };
-            text.push_str(new);
-            if piece(new).is_break() {
-                break End::Interrupted;
-            }
-        };
+        }
+        if end.is_none() && self.session.tokens().len() <= context {
+            let (tokenizer, totals) = (&self.tokenizer, &mut self.totals);
+            engine.decode(&mut [&mut self.session], usize::MAX, |ids| {
+                totals.decoded += 1;
+                totals.decode += began.elapsed();
+                began = Instant::now();
+                end = written.take(ids[0], tokenizer, limit, &mut piece);
+                if end.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+        }
+        // Decoding ends by itself where no position is left.
+        let end = end.unwrap_or(End::Context);
+        let Written { mut decoder, mut text, .. } = written;
         let rest = decoder.finish();
         if !rest.is_empty() {
             text.push_str(rest);
@@ -244,5 +240,35 @@ impl Conversation {
     /// Index of the first message that is not the system's.
     fn first(&self) -> usize {
         self.messages.first().is_some_and(|m| m.role == "system") as usize
+    }
+}
+
+/// What has come of an answer.
+struct Written {
+    decoder: StreamDecoder,
+    text: String,
+    tokens: usize,
+}
+
+impl Written {
+    /// Takes the next token; why the answer is over if it is.
+    fn take(
+        &mut self,
+        id: u32,
+        tokenizer: &Tokenizer,
+        limit: Option<usize>,
+        piece: &mut impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Option<End> {
+        if tokenizer.stop_ids().contains(&id) {
+            return Some(End::Stop);
+        }
+        self.tokens += 1;
+        let new = self.decoder.push(id, tokenizer);
+        self.text.push_str(new);
+        match piece(new) {
+            ControlFlow::Break(()) => Some(End::Interrupted),
+            ControlFlow::Continue(()) if limit.is_some_and(|limit| self.tokens >= limit) => Some(End::Limit),
+            ControlFlow::Continue(()) => None,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
 
+mod decode;
 mod diverge;
 mod testing;
 
@@ -8,12 +9,12 @@ pub use diverge::{Difference, Diverge, Report};
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Kind, Prepared};
 use crate::kernel::{Count, Step};
-use crate::kernels::AttentionDims;
+use crate::kernels::{AttentionDims, SAMPLED};
 use crate::kv::{PAGE, PagePool};
 use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
 use crate::models::{self, Config, Io};
 use crate::program::{Mode, Program, Recorder};
-use crate::sampler::{NO_TOKEN, Sampling};
+use crate::sampler::Sampling;
 use crate::session::Session;
 use crate::weights::Weights;
 
@@ -216,17 +217,15 @@ impl Engine {
         let done: Vec<_> = sessions.iter().zip(&counts).map(|(s, n)| *n > 0 && *n == s.pending().len()).collect();
         let outputs: Vec<_> = done.iter().map(|done| *done as usize).collect();
         let sampled = self.attempt(sessions, |engine, sessions| {
-            let n_outputs = engine.run(sessions, &counts, &outputs)?;
-            if n_outputs == 0 {
+            let inputs = engine.inputs(sessions, &counts, &outputs)?;
+            if inputs.tokens.is_empty() {
                 return Ok(vec![None; sessions.len()]);
             }
-            let mut ids = engine.read(engine.io.ids, 0, n_outputs)?.into_iter();
-            let sampled: Vec<_> = done.iter().map(|done| done.then(|| ids.next()).flatten()).collect();
-            if sampled.contains(&Some(NO_TOKEN)) {
-                let expected = "at least one finite number";
-                return Err(Error::request("logits", expected, "none: the model or the device computes NaN"));
-            }
-            Ok(sampled)
+            let launched = engine.launch(&inputs)?;
+            let ids = engine.ids(launched)?;
+            decode::check_drawn(&ids)?;
+            let mut ids = ids.into_iter();
+            Ok(done.iter().map(|done| done.then(|| ids.next()).flatten()).collect::<Vec<_>>())
         })?;
         for (s, id) in sessions.iter_mut().zip(&sampled) {
             s.push(id.as_slice());
@@ -241,7 +240,9 @@ impl Engine {
         while !session.pending().is_empty() {
             let n = session.pending().len().min(self.memory.capacity.outputs);
             rows.extend(self.attempt(&mut [session], |engine, sessions| {
-                engine.run(sessions, &[n], &[n])?;
+                let inputs = engine.inputs(sessions, &[n], &[n])?;
+                let launched = engine.launch(&inputs)?;
+                engine.ids(launched)?;
                 engine.last_logits(n)
             })?);
         }
@@ -284,9 +285,9 @@ impl Engine {
         sessions.iter().zip(decode).map(|(s, n)| n + share(s, false)).collect()
     }
 
-    /// Computes `counts[i]` pending tokens of session i and the logits of the last `outputs[i]` of them; samples from each.
-    /// Within [`attempt`](Self::attempt).
-    fn run(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<usize> {
+    /// What a step computes: `counts[i]` tokens of session i behind its last computed position, which it has from now on, and
+    /// the logits of the last `outputs[i]` of them. Within [`attempt`](Self::attempt).
+    fn inputs(&self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
         let capacity = self.memory.capacity;
         let active = counts.iter().filter(|n| **n > 0).count();
         if active > capacity.sequences {
@@ -296,9 +297,11 @@ impl Engine {
         for (s, n) in sessions.iter().zip(counts) {
             let tokens = s.table.len() + n;
             if tokens > capacity.context {
-                return Err(Error::ContextFull { tokens: s.tokens().len(), context: capacity.context });
+                return Err(Error::ContextFull { tokens: tokens.max(s.tokens().len()), context: capacity.context });
             }
-            if let Some(id) = s.pending()[..*n].iter().find(|id| **id as usize >= self.config.vocab) {
+            // What is decoded ahead has no id yet.
+            let known = &s.tokens()[s.table.len().min(s.tokens().len())..tokens.min(s.tokens().len())];
+            if let Some(id) = known.iter().find(|id| **id as usize >= self.config.vocab) {
                 return Err(Error::request("token", format!("an id below {}", self.config.vocab), id));
             }
             let Sampling { temperature, top_p, .. } = s.sampling;
@@ -322,20 +325,7 @@ impl Engine {
                 inputs.add(s, from, *n_outputs);
             }
         }
-        if inputs.tokens.is_empty() {
-            return Ok(0);
-        }
-        self.write(&inputs)?;
-        let step = inputs.step();
-        let decode = inputs.mode() == Mode::Decode;
-        match &mut self.device {
-            Device::Gpu(on) => {
-                let OnGpu { gpu, buffers, prefill, decode: d } = &mut **on;
-                gpu.run(buffers, if decode { d } else { prefill }, &step)?;
-            }
-            Device::Cpu { host } => if decode { &self.decode } else { &self.prefill }.run_reference(&step, host),
-        }
-        Ok(inputs.outputs.len())
+        Ok(inputs)
     }
 
     fn write(&mut self, inputs: &Inputs) -> Result<()> {
@@ -390,7 +380,8 @@ impl Inputs {
     fn add(&mut self, s: &Session, from: usize, n_outputs: usize) {
         let (sequence, first, list) = (self.sequences.len() as u32, self.tokens.len(), self.pages.len());
         let to = s.table.len();
-        let token = |p: usize| [s.tokens()[p], p as u32, s.table.slot(p), sequence];
+        let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED);
+        let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
         s.attention.list(&s.table, &mut self.pages);
         self.sequences.push([list, self.pages.len() - list, first, to - from].map(|n| n as u32));

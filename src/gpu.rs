@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use buffers::Buffers;
-pub use prepared::Prepared;
+pub use prepared::{Prepared, Running};
 
 use crate::error::{Error, Result};
 

@@ -17,6 +17,7 @@ mod sample;
 mod swiglu;
 
 pub use attention_prefill::Scores;
+pub use embed::SAMPLED;
 pub use linear::Norm;
 pub use linear_glu::Gate;
 pub use rope_store::{Pairs, Rope};

@@ -28,7 +28,7 @@ impl Session {
 
     /// Tokens that the next steps will compute.
     pub fn pending(&self) -> &[u32] {
-        &self.tokens[self.table.len()..]
+        &self.tokens[self.table.len().min(self.tokens.len())..]
     }
 
     /// Appends tokens.

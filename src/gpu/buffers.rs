@@ -15,6 +15,21 @@ use crate::memory::{Host, Memory, Tensor, WeightStack};
 pub struct Buffers {
     pub(super) tensors: Vec<wgpu::Buffer>,
     pub(super) step: wgpu::Buffer,
+    /// Read-back memory that nothing uses now.
+    pub(super) staging: Vec<wgpu::Buffer>,
+}
+
+/// Answers when the device has mapped a buffer.
+pub(super) type Mapped = mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
+
+/// Asks for the first `bytes` of a buffer, once everything submitted so far has run.
+pub(super) fn map(staging: &wgpu::Buffer, bytes: usize) -> Mapped {
+    let (sender, receiver) = mpsc::channel();
+    staging.map_async(wgpu::MapMode::Read, ..bytes as u64, move |mapped| {
+        // The receiver is gone when the wait for it has failed already.
+        let _ = sender.send(mapped);
+    });
+    receiver
 }
 
 /// Bytes of weights in flight to the device: more would hold a second copy of the model in staging memory.
@@ -34,7 +49,7 @@ impl Gpu {
         let step = self.buffer("step", size_of::<Step>(), step_usage)?;
         let tensors =
             memory.tensors.iter().map(|t| self.buffer(&t.name, t.bytes().max(4), usage)).collect::<Result<_>>()?;
-        let buffers = Buffers { tensors, step };
+        let buffers = Buffers { tensors, step, staging: Vec::new() };
         let mut in_flight = 0;
         for (i, desc) in memory.tensors.iter().enumerate() {
             if let Some(init) = &desc.init {
@@ -108,22 +123,28 @@ impl Gpu {
 
     /// `bytes` of a tensor from byte `offset` on (both multiples of 4), after everything submitted so far.
     pub fn read_at(&self, buffers: &Buffers, t: Tensor, offset: usize, bytes: usize) -> Result<Vec<u8>> {
-        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let staging = self.buffer("read-back", bytes, usage)?;
+        let staging = self.staging(bytes)?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&buffers.tensors[t.0], offset as u64, &staging, 0, bytes as u64);
         let submission = self.queue.submit([encoder.finish()]);
-        let (sender, receiver) = mpsc::channel();
-        staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
-            // The receiver is gone when the wait below has failed already.
-            let _ = sender.send(mapped);
-        });
+        let mapped = map(&staging, bytes);
         self.wait(submission)?;
+        self.mapped(&staging, bytes, mapped)
+    }
+
+    /// Memory to read back through.
+    pub(super) fn staging(&self, bytes: usize) -> Result<wgpu::Buffer> {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        self.buffer("read-back", bytes, usage)
+    }
+
+    /// The first `bytes` of what was mapped; the submission that wrote it has ended.
+    pub(super) fn mapped(&self, staging: &wgpu::Buffer, bytes: usize, mapped: Mapped) -> Result<Vec<u8>> {
         let lost = |why: String| Error::DeviceLost { device: self.caps.name.clone(), why };
         // Another thread's wait may be the one that calls back, a moment after this one's has ended.
-        let mapped = receiver.recv_timeout(MAP).map_err(|_| lost("a read-back was never mapped".into()))?;
+        let mapped = mapped.recv_timeout(MAP).map_err(|_| lost("a read-back was never mapped".into()))?;
         mapped.map_err(|e| lost(e.to_string()))?;
-        let view = staging.get_mapped_range(..).map_err(|e| lost(e.to_string()))?;
+        let view = staging.get_mapped_range(..bytes as u64).map_err(|e| lost(e.to_string()))?;
         Ok(view[..bytes].to_vec())
     }
 }

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
+use super::buffers::{Mapped, map};
 use super::{Buffers, Gpu};
 use crate::error::{Error, Result};
 use crate::kernel::{Access, Extent, Kernel, Spec, Step};
+use crate::memory::Tensor;
 use crate::program::Program;
 
 /// A program ready to run any number of times.
@@ -15,6 +17,10 @@ pub struct Prepared {
     dispatches: Vec<Ready>,
     /// Most dispatches of one submission: starts low, and the governor sets it from measured time.
     per_submission: usize,
+    /// The longest submission of the last run but for its last.
+    slowest: Duration,
+    /// When the last run was over.
+    over: Option<Instant>,
 }
 
 struct Ready {
@@ -65,7 +71,7 @@ impl Gpu {
             Ok(Ready { pipeline: pipeline.clone(), bindings, groups: d.groups })
         });
         let dispatches = dispatches.collect::<Result<Vec<_>>>()?;
-        Ok(Prepared { dispatches, per_submission: 16 })
+        Ok(Prepared { dispatches, per_submission: 16, slowest: Duration::ZERO, over: None })
     }
 
     fn pipeline(&self, kernel: &Kernel, spec: &Spec) -> Result<(wgpu::ComputePipeline, wgpu::BindGroupLayout)> {
@@ -119,9 +125,62 @@ impl Gpu {
 
     /// Runs every dispatch of `prepared` for `step` and waits.
     pub fn run(&self, buffers: &Buffers, prepared: &mut Prepared, step: &Step) -> Result<()> {
+        let began = Instant::now();
+        let submission = self.submit(buffers, prepared, step, |_| ())?;
+        self.wait(submission)?;
+        prepared.govern(began.elapsed());
+        Ok(())
+    }
+
+    /// Begins to run `prepared` for `step`, and to read back the first `bytes` of `t` afterwards.
+    pub fn launch(
+        &self,
+        buffers: &mut Buffers,
+        prepared: &mut Prepared,
+        step: &Step,
+        t: Tensor,
+        bytes: usize,
+    ) -> Result<Running> {
+        let staging = match buffers.staging.pop() {
+            Some(staging) if staging.size() >= bytes as u64 => staging,
+            _ => self.staging(bytes)?,
+        };
+        let source = &buffers.tensors[t.0];
+        let copy = |encoder: &mut wgpu::CommandEncoder| {
+            encoder.copy_buffer_to_buffer(source, 0, &staging, 0, bytes as u64);
+        };
+        let began = Instant::now();
+        let submission = self.submit(buffers, prepared, step, copy)?;
+        let mapped = map(&staging, bytes);
+        Ok(Running { submission, staging, bytes, mapped, began })
+    }
+
+    /// Waits for the end of what was launched and returns what was read back.
+    pub fn finish(&self, buffers: &mut Buffers, prepared: &mut Prepared, running: Running) -> Result<Vec<u32>> {
+        let Running { submission, staging, bytes, mapped, began } = running;
+        self.wait(submission)?;
+        let result = self.mapped(&staging, bytes, mapped)?;
+        // Steps run one after the other: this one since the one before was over.
+        prepared.govern(prepared.over.map_or(began, |over| began.max(over)).elapsed());
+        prepared.over = Some(Instant::now());
+        staging.unmap();
+        buffers.staging.push(staging);
+        Ok(bytemuck::pod_collect_to_vec(&result))
+    }
+
+    /// Submits `prepared` for `step`, in pieces that the governor allows, and `then` behind the last, which is not waited for.
+    fn submit(
+        &self,
+        buffers: &Buffers,
+        prepared: &mut Prepared,
+        step: &Step,
+        then: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<wgpu::SubmissionIndex> {
         self.queue.write_buffer(&buffers.step, 0, bytemuck::bytes_of(step));
+        let mut then = Some(then);
+        let mut pieces = prepared.dispatches.chunks(prepared.per_submission).peekable();
         let mut slowest = Duration::ZERO;
-        for dispatches in prepared.dispatches.chunks(prepared.per_submission) {
+        while let Some(dispatches) = pieces.next() {
             let mut encoder = self.device.create_command_encoder(&Default::default());
             let mut pass = encoder.begin_compute_pass(&Default::default());
             for d in dispatches {
@@ -136,18 +195,34 @@ impl Gpu {
                 pass.dispatch_workgroups(x, y, z);
             }
             drop(pass);
+            if pieces.peek().is_none() {
+                if let Some(then) = then.take() {
+                    then(&mut encoder);
+                }
+                prepared.slowest = slowest;
+                return Ok(self.queue.submit([encoder.finish()]));
+            }
             let began = Instant::now();
             self.wait(self.queue.submit([encoder.finish()]))?;
             slowest = slowest.max(began.elapsed());
         }
-        prepared.govern(slowest);
-        Ok(())
+        Ok(self.queue.submit([]))
     }
 }
 
+/// What was launched and is not yet over.
+pub struct Running {
+    submission: wgpu::SubmissionIndex,
+    staging: wgpu::Buffer,
+    bytes: usize,
+    mapped: Mapped,
+    began: Instant,
+}
+
 impl Prepared {
-    /// Halves the submissions when one ran too long, doubles them when all were far below.
-    fn govern(&mut self, slowest: Duration) {
+    /// Halves the submissions when one ran too long, doubles them when all were far below; `last` is the time of the last.
+    fn govern(&mut self, last: Duration) {
+        let slowest = self.slowest.max(last);
         if slowest > SUBMISSION {
             self.per_submission = (self.per_submission / 2).max(1);
         } else if slowest < SUBMISSION / 3 {

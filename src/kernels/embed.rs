@@ -1,4 +1,4 @@
-//! `y[t, c] = scale * table[tokens[t], c]`
+//! `y[t, c] = scale * table[tokens[t], c]`; where the token is [`SAMPLED`], `ids[sequence of t]`
 
 use super::{ROWS, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
@@ -10,18 +10,21 @@ use crate::program::Recorder;
 pub static EMBED: Kernel = Kernel {
     name: "embed",
     source: include_str!("../../shaders/embed.wgsl"),
-    bindings: &[("step", Access::Step), ("tokens", Read), ("w", Read), ("y", ReadWrite)],
+    bindings: &[("step", Access::Step), ("tokens", Read), ("ids", Read), ("w", Read), ("y", ReadWrite)],
     reference,
 };
 
+/// In place of a token: the one that the step before has drawn for the sequence.
+pub const SAMPLED: u32 = u32::MAX;
+
 impl Recorder<'_> {
-    /// `tokens`: `[T]` of (token, …); `table`: `[V, C]`; `y`: `[T, C]`.
-    pub fn embed(&mut self, tokens: Tensor, table: &Weight, y: Tensor) {
-        self.embed_scaled(tokens, table, 1.0, y);
+    /// `tokens`: `[T]` of (token, …, sequence); `ids`: `[B]`, what the step before has drawn; `table`: `[V, C]`; `y`: `[T, C]`.
+    pub fn embed(&mut self, tokens: Tensor, ids: Tensor, table: &Weight, y: Tensor) {
+        self.embed_scaled(tokens, ids, table, 1.0, y);
     }
 
     /// As [`embed`](Self::embed), multiplied by `scale`.
-    pub fn embed_scaled(&mut self, tokens: Tensor, table: &Weight, scale: f32, y: Tensor) {
+    pub fn embed_scaled(&mut self, tokens: Tensor, ids: Tensor, table: &Weight, scale: f32, y: Tensor) {
         self.expect(tokens, Element::U32, 4);
         self.expect(y, Element::F32, table.cols);
         let groups = table.cols.div_ceil(32);
@@ -32,18 +35,21 @@ impl Recorder<'_> {
             let spec = spec.u32("C4", table.cols.div_ceil(4)).u32("GROUPS", groups);
             let spec = spec.u32("N", rows).u32("ROW0", row0).f32("SCALE", scale);
             let extents = [Extent::Fixed(groups.div_ceil(WORKGROUP)), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
-            self.dispatch(&EMBED, spec, &[tokens, part, y], extents);
+            self.dispatch(&EMBED, spec, &[tokens, ids, part, y], extents);
             row0 += rows;
         }
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [tokens, w, y] = tensors else { unreachable!() };
+    let [tokens, ids, w, y] = tensors else { unreachable!() };
     let (tokens, w, y) = (tokens.u32(), w.weight(), y.f32_mut());
     let (row0, scale) = (spec.get_u32("ROW0"), spec.get_f32("SCALE"));
     for t in 0..step.n_tokens as usize {
-        let row = tokens[4 * t] as usize;
+        let row = match tokens[4 * t] {
+            SAMPLED => ids.u32()[tokens[4 * t + 3] as usize],
+            id => id,
+        } as usize;
         if (row0..row0 + w.rows()).contains(&row) {
             let y = &mut y[t * stride(w.cols())..][..w.cols()];
             w.decode_row(row - row0, y);

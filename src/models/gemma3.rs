@@ -114,7 +114,7 @@ impl Model for Gemma3 {
         let Config { attention: dims, norm_eps: eps, hidden, .. } = self.config;
         let Activations { x, h, raw, qkv, o, delta, gate, up, act, last, last_h } = self.activations;
 
-        r.embed_scaled(io.attention.tokens, &self.embed, (hidden as f32).sqrt(), x);
+        r.embed_scaled(io.attention.tokens, io.ids, &self.embed, (hidden as f32).sqrt(), x);
         for layer in &self.layers {
             let scores = Scores { scale: 1.0 / (dims.head_dim as f32).sqrt(), window: layer.window };
             r.rmsnorm(x, layer.attn_norm, eps, h);

@@ -107,7 +107,7 @@ impl Model for Llama {
         let Activations { x, h, qkv, raw, o, gate, up, act, last, last_h } = self.activations;
         let scores = Scores { scale: 1.0 / (dims.head_dim as f32).sqrt(), window: 0 };
 
-        r.embed(io.attention.tokens, &self.embed, x);
+        r.embed(io.attention.tokens, io.ids, &self.embed, x);
         for layer in &self.layers {
             r.rmsnorm(x, layer.attn_norm, eps, h);
             let [q, k] = if layer.norms.is_some() { raw } else { [qkv[0], qkv[1]] };

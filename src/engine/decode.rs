@@ -1,0 +1,130 @@
+//! Decoding without waiting: the ids that a step draws are where the next one reads them, so that several steps are on the
+//! device before the first id comes back.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use super::{Device, Engine, Inputs, OnGpu};
+use crate::error::{Error, Result};
+use crate::gpu::Running;
+use crate::program::Mode;
+use crate::sampler::NO_TOKEN;
+use crate::session::Session;
+
+/// Steps on the device at once.
+pub(super) const AHEAD: usize = 4;
+
+/// A step that was begun; its ids are read when it has ended.
+pub(super) enum Launched {
+    Gpu(Mode, Running),
+    /// Done: so many rows of ids.
+    Cpu(usize),
+}
+
+impl Engine {
+    /// Draws up to `most` tokens for each of `sessions`, of which each has one token pending, or none and is at its end. Calls
+    /// `each` with the ids of every step, in the order of the sessions, which have got them then; it may break off. Several
+    /// steps are begun before the first is over: what they compute beyond the last id taken is forgotten.
+    ///
+    /// Ends early when a session's context or the pool of pages is full; when that is so from the start it is an error. On any
+    /// error the sessions keep what `each` was called with.
+    pub fn decode(
+        &mut self,
+        sessions: &mut [&mut Session],
+        most: usize,
+        mut each: impl FnMut(&[u32]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        for s in sessions.iter_mut() {
+            s.reopen();
+            if s.pending().len() != 1 {
+                return Err(Error::request("pending tokens of a session to decode", "1", s.pending().len()));
+            }
+        }
+        let mut launched = VecDeque::new();
+        let result = self.decode_ahead(sessions, most, &mut launched, &mut each);
+        // Read-back memory is in use until its step is over.
+        for step in launched {
+            let drained = self.ids(step);
+            if result.is_ok() {
+                drained?;
+            }
+        }
+        for s in sessions.iter_mut() {
+            s.table.truncate(s.tokens().len() - 1);
+        }
+        result
+    }
+
+    fn decode_ahead(
+        &mut self,
+        sessions: &mut [&mut Session],
+        most: usize,
+        launched: &mut VecDeque<Launched>,
+        each: &mut impl FnMut(&[u32]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let ones = vec![1; sessions.len()];
+        let ahead = if matches!(self.device, Device::Gpu(_)) { AHEAD } else { 1 };
+        let (mut begun, mut taken) = (0, 0);
+        while taken < most {
+            while begun < most && launched.len() < ahead {
+                match self.inputs(sessions, &ones, &ones) {
+                    Ok(inputs) => launched.push_back(self.launch(&inputs)?),
+                    Err(e) if begun == 0 => return Err(e),
+                    Err(Error::ContextFull { .. } | Error::OutOfPages { .. }) => break,
+                    Err(e) => return Err(e),
+                }
+                begun += 1;
+            }
+            let Some(step) = launched.pop_front() else { break };
+            let ids = self.ids(step)?;
+            check_drawn(&ids)?;
+            for (s, id) in sessions.iter_mut().zip(&ids) {
+                s.push(&[*id]);
+            }
+            taken += 1;
+            if each(&ids).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the step of `inputs`.
+    pub(super) fn launch(&mut self, inputs: &Inputs) -> Result<Launched> {
+        self.write(inputs)?;
+        let (step, mode) = (inputs.step(), inputs.mode());
+        match &mut self.device {
+            Device::Gpu(on) => {
+                let OnGpu { gpu, buffers, prefill, decode } = &mut **on;
+                let prepared = if mode == Mode::Decode { decode } else { prefill };
+                let bytes = 4 * inputs.outputs.len();
+                Ok(Launched::Gpu(mode, gpu.launch(buffers, prepared, &step, self.io.ids, bytes)?))
+            }
+            Device::Cpu { host } => {
+                let program = if mode == Mode::Decode { &self.decode } else { &self.prefill };
+                program.run_reference(&step, host);
+                Ok(Launched::Cpu(inputs.outputs.len()))
+            }
+        }
+    }
+
+    /// The ids that a step has drawn.
+    pub(super) fn ids(&mut self, step: Launched) -> Result<Vec<u32>> {
+        match (&mut self.device, step) {
+            (Device::Gpu(on), Launched::Gpu(mode, running)) => {
+                let OnGpu { gpu, buffers, prefill, decode } = &mut **on;
+                gpu.finish(buffers, if mode == Mode::Decode { decode } else { prefill }, running)
+            }
+            (Device::Cpu { host }, Launched::Cpu(n)) => Ok(host[self.io.ids.0].u32()[..n].to_vec()),
+            _ => unreachable!("a step ends where it was begun"),
+        }
+    }
+}
+
+/// An error where no logit was a number.
+pub(super) fn check_drawn(ids: &[u32]) -> Result<()> {
+    match ids.contains(&NO_TOKEN) {
+        true => Err(Error::request("logits", "at least one finite number", "none: the model or the device computes NaN")),
+        false => Ok(()),
+    }
+}
