@@ -13,6 +13,7 @@ mod matvec;
 mod rmsnorm;
 mod rope_store;
 mod sample;
+mod softcap;
 mod swiglu;
 
 pub use attention_prefill::Scores;
@@ -35,6 +36,7 @@ pub static ALL: &[&Kernel] = &[
     &swiglu::SWIGLU,
     &geglu::GEGLU,
     &last_tokens::LAST_TOKENS,
+    &softcap::SOFTCAP,
     &sample::SAMPLE,
 ];
 
@@ -90,3 +92,4 @@ fn kv_include(element: Element) -> &'static str {
 const ADD_DOT: &str = include_str!("../shaders/common/add_dot.wgsl");
 const ATTENTION: &str = include_str!("../shaders/common/attention.wgsl");
 const LINEAR: &str = include_str!("../shaders/common/linear.wgsl");
+const SOFTCAP_OF: &str = include_str!("../shaders/common/softcap.wgsl");

@@ -38,6 +38,9 @@ fn weigh(query: u32, base: u32, seen: vec2<u32>) -> Weights {
         }
     }
     for (var r = 0u; r < HEADS; r += 1u) {
+        if CAP > 0.0 {
+            for (var j = 0u; j < PAGE; j += 1u) { out.p[r][j] = softcap(out.p[r][j], CAP); }
+        }
         var top = LOWEST;
         for (var j = 0u; j < PAGE; j += 1u) { top = max(top, select(LOWEST, out.p[r][j], is_seen(j, seen))); }
         var sum = 0.0;

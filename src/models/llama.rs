@@ -1,7 +1,9 @@
-//! Llama (arXiv:2302.13971) and models of its shape: Mistral, SmolLM2; Qwen2 (arXiv:2407.10671), whose q, k and v have
-//! biases; Qwen3 (arXiv:2505.09388), which normalises the heads of q and k. Names of weights are those of GGUF files.
+//! Llama (arXiv:2302.13971) and models of its shape: SmolLM2; Mistral (arXiv:2310.06825), with a sliding window; SmolLM3, some
+//! of whose layers have no rotary embedding (arXiv:2501.18795); Qwen2 (arXiv:2407.10671), whose q, k and v have biases; Qwen3
+//! (arXiv:2505.09388), which normalises the heads of q and k; Phi-3 (arXiv:2404.14219), whose files stack q, k and v in one
+//! matrix, gate and up in another. Names of weights are those of GGUF files.
 
-use super::{Config, Declare, Io, Model, rope_table};
+use super::{Config, Declare, Io, Model, is_last_of};
 use crate::error::Result;
 use crate::kernel::Count;
 use crate::kernels::{Pairs, Rope, Scores};
@@ -22,6 +24,8 @@ struct Layer {
     gate: Weight,
     up: Weight,
     down: Weight,
+    rope: Rope,
+    window: usize,
     kv: [Tensor; 2],
 }
 
@@ -31,7 +35,6 @@ pub(super) struct Llama {
     layers: Vec<Layer>,
     norm: Tensor,
     head: Weight,
-    rope: Rope,
     activations: Activations,
 }
 
@@ -52,17 +55,31 @@ struct Activations {
 
 impl Llama {
     pub fn declare(config: &Config, pairs: Pairs, d: &mut Declare) -> Result<Self> {
-        let (c, f, a, capacity) = (config.hidden, config.ffn, config.attention, d.memory.capacity);
+        let (c, f, a) = (config.hidden, config.ffn, config.attention);
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let stacked = config.architecture == "phi3";
+        let rope = d.rope(config.rope, pairs)?;
         let embed = d.matrix("token_embd.weight", config.vocab, c)?;
         let mut layers = Vec::new();
         for l in 0..config.layers {
             let name = |part: &str| format!("blk.{l}.{part}");
+            let [q, k, v] = match stacked {
+                true => d.stacked(&name("attn_qkv.weight"), [q_dim, kv_dim, kv_dim], c)?,
+                false => [
+                    d.matrix(&name("attn_q.weight"), q_dim, c)?,
+                    d.matrix(&name("attn_k.weight"), kv_dim, c)?,
+                    d.matrix(&name("attn_v.weight"), kv_dim, c)?,
+                ],
+            };
+            let [gate, up] = match stacked {
+                true => d.stacked(&name("ffn_up.weight"), [f, f], c)?,
+                false => [d.matrix(&name("ffn_gate.weight"), f, c)?, d.matrix(&name("ffn_up.weight"), f, c)?],
+            };
             layers.push(Layer {
                 attn_norm: d.vector(&name("attn_norm.weight"), c)?,
-                q: d.matrix(&name("attn_q.weight"), q_dim, c)?,
-                k: d.matrix(&name("attn_k.weight"), kv_dim, c)?,
-                v: d.matrix(&name("attn_v.weight"), kv_dim, c)?,
+                q,
+                k,
+                v,
                 biases: match d.optional(&name("attn_q.bias"), q_dim)? {
                     Some(q) => {
                         Some([q, d.vector(&name("attn_k.bias"), kv_dim)?, d.vector(&name("attn_v.bias"), kv_dim)?])
@@ -75,21 +92,17 @@ impl Llama {
                 },
                 o: d.matrix(&name("attn_output.weight"), c, q_dim)?,
                 ffn_norm: d.vector(&name("ffn_norm.weight"), c)?,
-                gate: d.matrix(&name("ffn_gate.weight"), f, c)?,
-                up: d.matrix(&name("ffn_up.weight"), f, c)?,
+                gate,
+                up,
                 down: d.matrix(&name("ffn_down.weight"), c, f)?,
+                rope: if is_last_of(config.nope_every, l) { rope.none() } else { rope },
+                window: config.window_of(l),
                 kv: d.kv_pages(l, a),
             });
         }
         let norm = d.vector("output_norm.weight", c)?;
         let head = d.head(config, &embed)?;
-        let factors = match d.contains("rope_freqs.weight") {
-            true => Some(d.values("rope_freqs.weight", a.head_dim / 2)?),
-            false => None,
-        };
-        let table = rope_table(capacity.context, a.head_dim, config.rope_theta, config.rope_factor, factors.as_deref());
         let m = &mut *d.memory;
-        let rope = Rope { table: m.table("rope", a.head_dim, &table), pairs };
         let mut token = |name, cols| m.activation(name, Count::Tokens, cols);
         let (x, h, o) = (token("x", c), token("h", c), token("o", q_dim));
         let qkv = [token("q", q_dim), token("k", kv_dim), token("v", kv_dim)];
@@ -97,7 +110,7 @@ impl Llama {
         let (gate, up, act) = (token("gate", f), token("up", f), token("act", f));
         let [last, last_h] = ["last", "last_h"].map(|name| m.activation(name, Count::Outputs, c));
         let activations = Activations { x, h, qkv, raw, o, gate, up, act, last, last_h };
-        Ok(Self { config: config.clone(), embed, layers, norm, head, rope, activations })
+        Ok(Self { config: config.clone(), embed, layers, norm, head, activations })
     }
 }
 
@@ -105,10 +118,11 @@ impl Model for Llama {
     fn record(&self, io: &Io, r: &mut Recorder) {
         let Config { attention: dims, norm_eps: eps, .. } = self.config;
         let Activations { x, h, qkv, raw, o, gate, up, act, last, last_h } = self.activations;
-        let scores = Scores { scale: 1.0 / (dims.head_dim as f32).sqrt(), window: 0 };
+        let scale = 1.0 / (dims.head_dim as f32).sqrt();
 
         r.embed(io.attention.tokens, &self.embed, x);
         for layer in &self.layers {
+            let scores = Scores { scale, window: layer.window, cap: self.config.score_cap };
             r.rmsnorm(x, layer.attn_norm, eps, h);
             let [q, k] = if layer.norms.is_some() { raw } else { [qkv[0], qkv[1]] };
             for (w, y) in [(&layer.q, q), (&layer.k, k), (&layer.v, qkv[2])] {
@@ -120,7 +134,7 @@ impl Model for Llama {
             for (i, w) in layer.norms.into_iter().flatten().enumerate() {
                 r.rmsnorm(raw[i], w, eps, qkv[i]);
             }
-            r.rope_store(dims, io.attention, self.rope, qkv, layer.kv);
+            r.rope_store(dims, io.attention, layer.rope, qkv, layer.kv);
             r.attention(dims, io.attention, scores, qkv[0], layer.kv, o);
             r.linear_add(o, &layer.o, x);
 
@@ -133,5 +147,8 @@ impl Model for Llama {
         r.last_tokens(io.outputs, x, last);
         r.rmsnorm(last, self.norm, eps, last_h);
         r.linear(last_h, &self.head, io.logits);
+        if self.config.logit_cap > 0.0 {
+            r.softcap(io.logits, self.config.logit_cap);
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! Gemma 3 (arXiv:2503.19786): norms before and after each block, heads of q and k normalised, GeGLU, scaled embeddings; of
-//! every six layers five see a sliding window, with rotary frequencies of their own. Names of weights are those of GGUF
-//! files, whose norms already hold 1 + w.
+//! Gemma 2 (arXiv:2408.00118): norms before and after each block, GeGLU, scaled embeddings, soft-capped scores and logits;
+//! every other layer sees a sliding window. Gemma 3 (arXiv:2503.19786) normalises the heads of q and k in place of caps; of
+//! every six layers five see a window, with rotary frequencies of their own. Names of weights are those of GGUF files, whose
+//! norms already hold 1 + w.
 
-use super::{Config, Declare, Io, Model, rope_table};
+use super::{Config, Declare, Io, Model, RopeConfig};
 use crate::error::Result;
 use crate::kernel::Count;
 use crate::kernels::{Pairs, Rope, Scores};
@@ -15,7 +16,7 @@ struct Layer {
     k: Weight,
     v: Weight,
     /// Of the heads of q and k.
-    norms: [Tensor; 2],
+    norms: Option<[Tensor; 2]>,
     o: Weight,
     post_attn_norm: Tensor,
     ffn_norm: Tensor,
@@ -28,7 +29,7 @@ struct Layer {
     kv: [Tensor; 2],
 }
 
-pub(super) struct Gemma3 {
+pub(super) struct Gemma {
     config: Config,
     embed: Weight,
     layers: Vec<Layer>,
@@ -54,35 +55,34 @@ struct Activations {
     last_h: Tensor,
 }
 
-/// One layer of so many sees everything, the others a window.
-const GLOBAL_EVERY: usize = 6;
-/// Base of the rotary frequencies of layers with a window.
-const LOCAL_THETA: f32 = 10000.0;
+/// Layers of the two 27B models, whose queries are scaled by hidden / heads instead of the head's own dims.
+const LAYERS_27B: [(&str, usize); 2] = [("gemma2", 46), ("gemma3", 62)];
 
-impl Gemma3 {
+impl Gemma {
     pub fn declare(config: &Config, d: &mut Declare) -> Result<Self> {
-        let (c, f, a, capacity) = (config.hidden, config.ffn, config.attention, d.memory.capacity);
+        let (c, f, a) = (config.hidden, config.ffn, config.attention);
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        let mut table = |name: &str, theta, factor| {
-            let table = rope_table(capacity.context, a.head_dim, theta, factor, None);
-            Rope { table: d.memory.table(name, a.head_dim, &table), pairs: Pairs::Halves }
+        let global = d.rope(config.rope, Pairs::Halves)?;
+        let theta = config.local_theta;
+        let local = match config.architecture.as_str() {
+            "gemma2" if theta == config.rope.theta => global,
+            "gemma2" => d.rope_table("rope_local", RopeConfig { theta, ..config.rope }, None, Pairs::Halves),
+            _ => d.rope_table("rope_local", RopeConfig { theta, ..config.rope.unscaled() }, None, Pairs::Halves),
         };
-        let global = table("rope", config.rope_theta, config.rope_factor);
-        let local = table("rope_local", LOCAL_THETA, 1.0);
         let embed = d.matrix("token_embd.weight", config.vocab, c)?;
         let mut layers = Vec::new();
         for l in 0..config.layers {
             let name = |part: &str| format!("blk.{l}.{part}");
-            let is_global = (l + 1).is_multiple_of(GLOBAL_EVERY) || config.window == 0;
+            let window = config.window_of(l);
             layers.push(Layer {
                 attn_norm: d.vector(&name("attn_norm.weight"), c)?,
                 q: d.matrix(&name("attn_q.weight"), q_dim, c)?,
                 k: d.matrix(&name("attn_k.weight"), kv_dim, c)?,
                 v: d.matrix(&name("attn_v.weight"), kv_dim, c)?,
-                norms: [
-                    d.vector(&name("attn_q_norm.weight"), a.head_dim)?,
-                    d.vector(&name("attn_k_norm.weight"), a.head_dim)?,
-                ],
+                norms: match d.optional(&name("attn_q_norm.weight"), a.head_dim)? {
+                    Some(q) => Some([q, d.vector(&name("attn_k_norm.weight"), a.head_dim)?]),
+                    None => None,
+                },
                 o: d.matrix(&name("attn_output.weight"), c, q_dim)?,
                 post_attn_norm: d.vector(&name("post_attention_norm.weight"), c)?,
                 ffn_norm: d.vector(&name("ffn_norm.weight"), c)?,
@@ -90,8 +90,8 @@ impl Gemma3 {
                 up: d.matrix(&name("ffn_up.weight"), f, c)?,
                 down: d.matrix(&name("ffn_down.weight"), c, f)?,
                 post_ffn_norm: d.vector(&name("post_ffw_norm.weight"), c)?,
-                rope: if is_global { global } else { local },
-                window: if is_global { 0 } else { config.window },
+                rope: if window == 0 { global } else { local },
+                window,
                 kv: d.kv_pages(l, a),
             });
         }
@@ -109,20 +109,24 @@ impl Gemma3 {
     }
 }
 
-impl Model for Gemma3 {
+impl Model for Gemma {
     fn record(&self, io: &Io, r: &mut Recorder) {
-        let Config { attention: dims, norm_eps: eps, hidden, .. } = self.config;
+        let Config { attention: dims, norm_eps: eps, hidden, layers, .. } = self.config;
         let Activations { x, h, raw, qkv, o, delta, gate, up, act, last, last_h } = self.activations;
+        let is_27b = LAYERS_27B.contains(&(self.config.architecture.as_str(), layers));
+        let scale = 1.0 / (if is_27b { hidden / dims.heads } else { dims.head_dim } as f32).sqrt();
 
         r.embed_scaled(io.attention.tokens, &self.embed, (hidden as f32).sqrt(), x);
         for layer in &self.layers {
-            let scores = Scores { scale: 1.0 / (dims.head_dim as f32).sqrt(), window: layer.window };
+            let scores = Scores { scale, window: layer.window, cap: self.config.score_cap };
             r.rmsnorm(x, layer.attn_norm, eps, h);
-            r.linear(h, &layer.q, raw[0]);
-            r.linear(h, &layer.k, raw[1]);
-            r.linear(h, &layer.v, qkv[2]);
-            r.rmsnorm(raw[0], layer.norms[0], eps, qkv[0]);
-            r.rmsnorm(raw[1], layer.norms[1], eps, qkv[1]);
+            let [q, k] = if layer.norms.is_some() { raw } else { [qkv[0], qkv[1]] };
+            for (w, y) in [(&layer.q, q), (&layer.k, k), (&layer.v, qkv[2])] {
+                r.linear(h, w, y);
+            }
+            for (i, w) in layer.norms.into_iter().flatten().enumerate() {
+                r.rmsnorm(raw[i], w, eps, qkv[i]);
+            }
             r.rope_store(dims, io.attention, layer.rope, qkv, layer.kv);
             r.attention(dims, io.attention, scores, qkv[0], layer.kv, o);
             r.linear(o, &layer.o, delta);
@@ -138,5 +142,8 @@ impl Model for Gemma3 {
         r.last_tokens(io.outputs, x, last);
         r.rmsnorm(last, self.norm, eps, last_h);
         r.linear(last_h, &self.head, io.logits);
+        if self.config.logit_cap > 0.0 {
+            r.softcap(io.logits, self.config.logit_cap);
+        }
     }
 }
