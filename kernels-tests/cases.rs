@@ -521,7 +521,8 @@ impl Case {
                 let mut setup = setup.record(name, mode, vec![batch.step], |r| {
                     r.attention(d, inputs, Scores { scale, window, cap }, q, pages, o)
                 });
-                if values == Values::Large {
+                // A capped peak has not all the weight: large values cancel.
+                if values == Values::Large || cap > 0.0 {
                     setup.weigh(pages[1], [inputs.parts, o]);
                 }
                 setup

@@ -14,6 +14,7 @@ use crate::gguf_writer::GgufWriter;
 use crate::model::checkpoint;
 
 /// No two dims are equal, but q's and the residual's in a model whose heads have hidden / heads elements.
+#[derive(Clone, Copy)]
 pub struct Toy {
     pub name: &'static str,
     pub architecture: &'static str,
@@ -301,7 +302,7 @@ impl Toy {
 }
 
 /// What an engine records for a checkpoint.
-fn model_programs(weights: &Weights, kv: Element, context: usize) -> Vec<Program> {
+pub fn model_programs(weights: &Weights, kv: Element, context: usize) -> Vec<Program> {
     let config = Config::read(weights).expect("a supported model");
     let binding = 64 << 20;
     let capacity = Capacity { tokens: 64, outputs: 16, sequences: 4, context, pages: 64, kv, binding };

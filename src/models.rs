@@ -5,8 +5,6 @@ mod keys;
 mod llama;
 mod rope;
 
-use std::ops::RangeInclusive;
-
 use self::keys::{Keys, LIMIT};
 pub use self::rope::RopeConfig;
 use crate::error::{Error, Result};
@@ -35,8 +33,8 @@ pub struct Config {
     pub context: usize,
     /// Rotary embedding.
     pub rope: RopeConfig,
-    /// Base of the rotary frequencies of layers with a window, where those have one of their own.
-    pub local_theta: f32,
+    /// Rotary embedding of Gemma's layers with a window.
+    pub local_rope: RopeConfig,
     /// One layer of so many has no rotary embedding, the last; 0: all have it.
     pub nope_every: usize,
     /// Positions that layers with a sliding window see; 0: none has one.
@@ -89,7 +87,7 @@ impl Config {
             "gemma3" => 6,
             _ => 0,
         };
-        let local_theta = if architecture == "gemma3" { 10000.0 } else { rope.theta };
+        let local = if architecture == "gemma3" { rope.unscaled(10000.0) } else { rope };
         // The tokenizer's length may be padded; the embedding's rows are what logits exist for.
         let embed = weights.tensors().find(|t| t.name == "token_embd.weight");
         let vocab = embed.map_or(0, |t| t.dims[0] as usize);
@@ -104,12 +102,12 @@ impl Config {
             attention: AttentionDims { heads, kv_heads, head_dim },
             context,
             rope,
-            local_theta: keys.positive_or("rope.freq_base_swa", local_theta)?,
+            local_rope: RopeConfig { theta: keys.positive_or("rope.freq_base_swa", local.theta)?, ..local },
             nope_every: if architecture == "smollm3" { 4 } else { 0 },
             window,
             global_every: keys.integer_or("attention.sliding_window_pattern", period)?,
-            score_cap: keys.within_or("attn_logit_softcapping", CAPS, if gemma2 { 50.0 } else { 0.0 })?,
-            logit_cap: keys.within_or("final_logit_softcapping", CAPS, if gemma2 { 30.0 } else { 0.0 })?,
+            score_cap: read_cap(&keys, "attn_logit_softcapping", if gemma2 { 50.0 } else { 0.0 })?,
+            logit_cap: read_cap(&keys, "final_logit_softcapping", if gemma2 { 30.0 } else { 0.0 })?,
             norm_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
             architecture,
         })
@@ -296,9 +294,6 @@ impl Declare<'_> {
     }
 }
 
-/// Soft-caps that change scores and never divide by nothing.
-const CAPS: RangeInclusive<f32> = 1e-3..=1e6;
-
 fn read_rope(keys: &Keys, head_dim: usize, context: usize) -> Result<RopeConfig> {
     let dims = keys.size_or("rope.dimension_count", head_dim)?;
     let whole = dims <= head_dim && dims.is_multiple_of(8);
@@ -322,10 +317,22 @@ fn read_rope(keys: &Keys, head_dim: usize, context: usize) -> Result<RopeConfig>
         factor,
         ext_factor: keys.within_or("rope.scaling.yarn_ext_factor", 0.0..=1.0, extrapolates)?,
         beta_fast,
-        beta_slow: keys.within_or("rope.scaling.yarn_beta_slow", f32::MIN_POSITIVE..=beta_fast, 1.0)?,
+        beta_slow: keys.within_or("rope.scaling.yarn_beta_slow", 1e-3..=beta_fast, 1.0)?,
         attn_factor: keys.within_or("rope.scaling.attn_factor", 1e-3..=1e3, 1.0)?,
         original_context: keys.size_or("rope.scaling.original_context_length", context)?,
     })
+}
+
+/// A soft-cap, not so small that dividing by it would be dividing by 0.
+fn read_cap(keys: &Keys, name: &str, default: f32) -> Result<f32> {
+    let found = keys.number_or(name, default)?;
+    keys.expect(
+        name,
+        found == 0.0 || (1e-3..=1e6).contains(&found),
+        || "0 or a number from 0.001 to 1000000".into(),
+        found,
+    )?;
+    Ok(found)
 }
 
 /// Whether layer `l` is the last of a group of `every`; never where that is 0.

@@ -3,7 +3,7 @@
 //! every six layers five see a window, with rotary frequencies of their own. Names of weights are those of GGUF files, whose
 //! norms already hold 1 + w.
 
-use super::{Config, Declare, Io, Model, RopeConfig};
+use super::{Config, Declare, Io, Model};
 use crate::error::Result;
 use crate::kernel::Count;
 use crate::kernels::{Pairs, Rope, Scores};
@@ -63,11 +63,9 @@ impl Gemma {
         let (c, f, a) = (config.hidden, config.ffn, config.attention);
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let global = d.rope(config.rope, Pairs::Halves)?;
-        let theta = config.local_theta;
-        let local = match config.architecture.as_str() {
-            "gemma2" if theta == config.rope.theta => global,
-            "gemma2" => d.rope_table("rope_local", RopeConfig { theta, ..config.rope }, None, Pairs::Halves),
-            _ => d.rope_table("rope_local", RopeConfig { theta, ..config.rope.unscaled() }, None, Pairs::Halves),
+        let local = match config.local_rope == config.rope {
+            true => global,
+            false => d.rope_table("rope_local", config.local_rope, None, Pairs::Halves),
         };
         let embed = d.matrix("token_embd.weight", config.vocab, c)?;
         let mut layers = Vec::new();

@@ -46,12 +46,17 @@ impl<'a> Keys<'a> {
         if self.contains(name) { self.positive(name) } else { Ok(default) }
     }
 
-    /// A number within `range`; without the key, `default`.
+    /// A number within `range`; without the key, `default`, which must be within it too.
     pub fn within_or(&self, name: &str, range: RangeInclusive<f32>, default: f32) -> Result<f32> {
-        let found = self.weights.metadata().optional(&self.key(name), Metadata::f32)?.unwrap_or(default);
+        let found = self.number_or(name, default)?;
         let expected = || format!("a number from {} to {}", range.start(), range.end());
-        self.expect(name, found == default || range.contains(&found), expected, found)?;
+        self.expect(name, range.contains(&found), expected, found)?;
         Ok(found)
+    }
+
+    /// Any number; without the key, `default`.
+    pub fn number_or(&self, name: &str, default: f32) -> Result<f32> {
+        Ok(self.weights.metadata().optional(&self.key(name), Metadata::f32)?.unwrap_or(default))
     }
 
     /// A string, if the key is there.

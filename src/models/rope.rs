@@ -30,9 +30,9 @@ pub struct RopeConfig {
 }
 
 impl RopeConfig {
-    /// Without scaling: what `theta` and `dims` say.
-    pub(super) fn unscaled(self) -> Self {
-        Self { factor: 1.0, ext_factor: 0.0, attn_factor: 1.0, ..self }
+    /// Not scaled, with another base.
+    pub(super) fn unscaled(self, theta: f32) -> Self {
+        Self { theta, factor: 1.0, ext_factor: 0.0, attn_factor: 1.0, ..self }
     }
 
     /// cos and sin of each (position, pair): `[context, R]`, computed in f64. `factors`: one for each pair.
