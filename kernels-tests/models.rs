@@ -147,12 +147,13 @@ fn stacked_matrices_have_the_rows_of_all_their_parts() {
 fn the_27b_gemmas_scale_queries_by_hidden_over_heads() {
     for (name, layers) in [("gemma2", 46), ("gemma3", 62)] {
         let toy = *named(name);
-        for (layers, dims) in [(toy.layers, toy.head_dim), (layers, toy.hidden / toy.heads)] {
+        let of_hidden = toy.hidden as f32 / toy.heads as f32;
+        for (layers, dims) in [(toy.layers, toy.head_dim as f32), (layers, of_hidden)] {
             let programs = model_programs(&Toy { layers, ..toy }.weights(), Element::F32, 32);
             let attention =
                 |d: &&Dispatch| d.kernel.name.starts_with("attention_") && d.kernel.name != "attention_merge";
             for dispatch in programs.iter().flat_map(|p| &p.dispatches).filter(attention) {
-                assert_eq!(dispatch.spec.get_f32("SCALE"), f64::from(1.0 / (dims as f32).sqrt()), "{name}");
+                assert_eq!(dispatch.spec.get_f32("SCALE"), f64::from(1.0 / dims.sqrt()), "{name}");
             }
         }
     }

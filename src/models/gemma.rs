@@ -77,9 +77,12 @@ impl Gemma {
                 q: d.matrix(&name("attn_q.weight"), q_dim, c)?,
                 k: d.matrix(&name("attn_k.weight"), kv_dim, c)?,
                 v: d.matrix(&name("attn_v.weight"), kv_dim, c)?,
-                norms: match d.optional(&name("attn_q_norm.weight"), a.head_dim)? {
-                    Some(q) => Some([q, d.vector(&name("attn_k_norm.weight"), a.head_dim)?]),
-                    None => None,
+                norms: match config.architecture.as_str() {
+                    "gemma2" => None,
+                    _ => Some([
+                        d.vector(&name("attn_q_norm.weight"), a.head_dim)?,
+                        d.vector(&name("attn_k_norm.weight"), a.head_dim)?,
+                    ]),
                 },
                 o: d.matrix(&name("attn_output.weight"), c, q_dim)?,
                 post_attn_norm: d.vector(&name("post_attention_norm.weight"), c)?,
@@ -109,14 +112,14 @@ impl Gemma {
 
 impl Model for Gemma {
     fn record(&self, io: &Io, r: &mut Recorder) {
-        let Config { attention: dims, norm_eps: eps, hidden, layers, .. } = self.config;
+        let Config { attention: dims, norm_eps: eps, score_cap, hidden, layers, .. } = self.config;
         let Activations { x, h, raw, qkv, o, delta, gate, up, act, last, last_h } = self.activations;
         let is_27b = LAYERS_27B.contains(&(self.config.architecture.as_str(), layers));
-        let scale = 1.0 / (if is_27b { hidden / dims.heads } else { dims.head_dim } as f32).sqrt();
+        let query_dims = if is_27b { hidden as f32 / dims.heads as f32 } else { dims.head_dim as f32 };
 
         r.embed_scaled(io.attention.tokens, &self.embed, (hidden as f32).sqrt(), x);
         for layer in &self.layers {
-            let scores = Scores { scale, window: layer.window, cap: self.config.score_cap };
+            let scores = Scores { scale: 1.0 / query_dims.sqrt(), window: layer.window, cap: score_cap };
             r.rmsnorm(x, layer.attn_norm, eps, h);
             let [q, k] = if layer.norms.is_some() { raw } else { [qkv[0], qkv[1]] };
             for (w, y) in [(&layer.q, q), (&layer.k, k), (&layer.v, qkv[2])] {

@@ -116,13 +116,12 @@ impl Llama {
 
 impl Model for Llama {
     fn record(&self, io: &Io, r: &mut Recorder) {
-        let Config { attention: dims, norm_eps: eps, .. } = self.config;
+        let Config { attention: dims, norm_eps: eps, score_cap, .. } = self.config;
         let Activations { x, h, qkv, raw, o, gate, up, act, last, last_h } = self.activations;
-        let scale = 1.0 / (dims.head_dim as f32).sqrt();
 
         r.embed(io.attention.tokens, &self.embed, x);
         for layer in &self.layers {
-            let scores = Scores { scale, window: layer.window, cap: self.config.score_cap };
+            let scores = Scores { scale: 1.0 / (dims.head_dim as f32).sqrt(), window: layer.window, cap: score_cap };
             r.rmsnorm(x, layer.attn_norm, eps, h);
             let [q, k] = if layer.norms.is_some() { raw } else { [qkv[0], qkv[1]] };
             for (w, y) in [(&layer.q, q), (&layer.k, k), (&layer.v, qkv[2])] {
