@@ -16,7 +16,15 @@ fn equals_its_reference_and_unseen_keys_and_values_never_show() {
 fn a_query_that_sees_no_key_answers_0() {
     for mode in [Mode::Prefill, Mode::Decode] {
         let sequences = &[Sequence(3, 1, Listed::Unseen), Sequence(20, 1, Listed::Nothing)];
-        let case = Case::Attention { mode, dims: DIMS, kv: Element::F32, sequences, values: Values::Unit, window: 0 };
+        let case = Case::Attention {
+            mode,
+            dims: DIMS,
+            kv: Element::F32,
+            sequences,
+            values: Values::Unit,
+            window: 0,
+            cap: 0.0,
+        };
         let bits = result_bits(&case.setup());
         assert!(bits[..2 * DIMS.heads * DIMS.head_dim].iter().all(|b| f32::from_bits(*b) == 0.0), "{mode:?}");
     }
@@ -42,7 +50,7 @@ fn prefill_and_decode_agree() {
     ];
     for (dims, kv) in [(DIMS, Element::F32), (AttentionDims { heads: 3, kv_heads: 1, head_dim: 20 }, Element::F16)] {
         let [a, b] = [Mode::Prefill, Mode::Decode].map(|mode| {
-            let case = Case::Attention { mode, dims, kv, sequences, values: Values::Unit, window: 0 };
+            let case = Case::Attention { mode, dims, kv, sequences, values: Values::Unit, window: 0, cap: 0.0 };
             let bits = result_bits(&case.setup());
             bits[..sequences.len() * dims.heads * dims.head_dim].to_vec()
         });

@@ -51,14 +51,22 @@ pub enum Case {
         tile: Tile,
         format: &'static Format,
         dims: AttentionDims,
+        turning: usize,
         k: usize,
         kv: Element,
         sequences: &'static [Sequence],
         biases: bool,
         split: bool,
     },
-    /// A ragged batch.
-    RopeStore { dims: AttentionDims, pairs: Pairs, kv: Element, sequences: &'static [Sequence], scale: f32 },
+    /// A ragged batch; `turning` dims of a head turn.
+    RopeStore {
+        dims: AttentionDims,
+        turning: usize,
+        pairs: Pairs,
+        kv: Element,
+        sequences: &'static [Sequence],
+        scale: f32,
+    },
     /// A ragged batch.
     Attention {
         mode: Mode,
@@ -68,11 +76,15 @@ pub enum Case {
         values: Values,
         /// Positions that a query sees; 0: all before.
         window: usize,
+        /// Soft-cap of scores; 0: none.
+        cap: f32,
     },
     /// `t` rows of `c`.
     Bias { c: usize, t: usize },
     /// `t` rows of `f`.
     Geglu { f: usize, t: usize, scale: f32 },
+    /// `r` rows of `v` logits.
+    Softcap { v: usize, r: usize, cap: f32, scale: f32 },
     /// `t` rows of `f`.
     Swiglu { f: usize, t: usize, scale: f32 },
     /// `r` of `t` rows of `c`.
@@ -158,6 +170,11 @@ pub fn of(kernel: &str) -> Vec<Case> {
             Case::Geglu { f: 1, t: 3, scale: 4.0 },
             Case::Geglu { f: 1537, t: 5, scale: 12.0 },
             Case::Geglu { f: 94, t: 17, scale: LARGE },
+        ],
+        "softcap" => vec![
+            Case::Softcap { v: 1, r: 3, cap: 30.0, scale: 40.0 },
+            Case::Softcap { v: 1537, r: 5, cap: 5.0, scale: 12.0 },
+            Case::Softcap { v: 94, r: 17, cap: 0.5, scale: LARGE },
         ],
         "swiglu" => vec![
             Case::Swiglu { f: 1, t: 3, scale: 4.0 },
@@ -302,11 +319,13 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
     const RAGGED: &[Sequence] = &[Sequence(15, 3, All), Sequence(0, 1, All), Sequence(30, 17, All)];
     let sequences = if mode == Mode::Decode { ONE_EACH } else { RAGGED };
     let [software, hardware, broadcast] = TILES_OF_LINEARS;
-    let case = |tile, format, dims, k, kv, biases, split| Case::LinearRope {
+    let case = |tile, format, dims: AttentionDims, k, kv, biases, split| Case::LinearRope {
         mode,
         tile,
         format,
         dims,
+        // All but 8 dims of a head turn where there are biases.
+        turning: dims.head_dim - if biases { 8 } else { 0 },
         k,
         kv,
         sequences,
@@ -325,7 +344,15 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
 
 fn rope_store() -> Vec<Case> {
     let sequences: &[Sequence] = &[Sequence(15, 3, All), Sequence(0, 1, All), Sequence(32, 17, All)];
-    let case = |dims, pairs, kv, scale| Case::RopeStore { dims, pairs, kv, sequences, scale };
+    let part = |dims, turning, pairs, kv| Case::RopeStore { dims, turning, pairs, kv, sequences, scale: 2.0 };
+    let case = |dims: AttentionDims, pairs, kv, scale| Case::RopeStore {
+        dims,
+        turning: dims.head_dim,
+        pairs,
+        kv,
+        sequences,
+        scale,
+    };
     vec![
         case(dims(9, 3, 64), Neighbours, Element::F16, 2.0),
         case(dims(9, 3, 64), Halves, Element::F32, 2.0),
@@ -334,6 +361,9 @@ fn rope_store() -> Vec<Case> {
         case(dims(3, 1, 24), Halves, Element::F16, 1e-4),
         case(dims(8, 2, 96), Neighbours, Element::F16, 1.0),
         case(dims(6, 2, 8), Halves, Element::F32, 1.0),
+        part(dims(4, 2, 32), 24, Halves, Element::F32),
+        part(dims(10, 5, 40), 16, Neighbours, Element::F16),
+        part(dims(6, 3, 16), 0, Halves, Element::F32),
     ]
 }
 
@@ -365,7 +395,7 @@ const LONG_DECODE: &[Sequence] = &[Sequence(16 * 521 - 1, 1, All), Sequence(33, 
 
 fn attention_prefill() -> Vec<Case> {
     let mode = Mode::Prefill;
-    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0 };
+    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0, cap: 0.0 };
     let windowed = |window| Case::Attention {
         mode,
         dims: dims(6, 2, 8),
@@ -373,11 +403,24 @@ fn attention_prefill() -> Vec<Case> {
         sequences: PREFILL,
         values: Values::Unit,
         window,
+        cap: 0.0,
+    };
+    let capped = |cap, values| Case::Attention {
+        mode,
+        dims: dims(4, 2, 16),
+        kv: Element::F32,
+        sequences: PREFILL,
+        values,
+        window: 0,
+        cap,
     };
     vec![
         windowed(1),
         windowed(16),
         windowed(19),
+        capped(0.7, Values::Unit),
+        capped(40.0, Values::Unit),
+        capped(3.0, Values::Peaked),
         case(dims(6, 2, 8), Element::F32, PREFILL, Values::Unit),
         case(dims(6, 2, 8), Element::F16, LONG_PREFILL, Values::Unit),
         case(dims(3, 1, 20), Element::F32, PREFILL, Values::Large),
@@ -391,7 +434,7 @@ fn attention_prefill() -> Vec<Case> {
 
 fn attention_decode() -> Vec<Case> {
     let mode = Mode::Decode;
-    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0 };
+    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0, cap: 0.0 };
     let windowed = |window| Case::Attention {
         mode,
         dims: dims(6, 2, 8),
@@ -399,11 +442,24 @@ fn attention_decode() -> Vec<Case> {
         sequences: DECODE,
         values: Values::Unit,
         window,
+        cap: 0.0,
+    };
+    let capped = |cap, values| Case::Attention {
+        mode,
+        dims: dims(4, 2, 16),
+        kv: Element::F32,
+        sequences: DECODE,
+        values,
+        window: 0,
+        cap,
     };
     vec![
         windowed(1),
         windowed(16),
         windowed(37),
+        capped(0.7, Values::Unit),
+        capped(40.0, Values::Unit),
+        capped(3.0, Values::Peaked),
         case(dims(6, 2, 8), Element::F32, DECODE, Values::Unit),
         case(dims(2, 1, 12), Element::F16, LONG_DECODE, Values::Unit),
         case(dims(3, 1, 20), Element::F32, DECODE, Values::Large),
@@ -496,28 +552,28 @@ impl Case {
                 let name = format!("{mode:?} {gate:?} {} [{f}, {k}] in {parts} parts, {tile:?}", format.name);
                 setup.record(name, mode, steps, |r| r.linear_glu(x, norm, &w, gate, y))
             }
-            Case::LinearRope { mode, tile, format, dims: d, k, kv, sequences, biases, split } => {
+            Case::LinearRope { mode, tile, format, dims: d, turning, k, kv, sequences, biases, split } => {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 setup.memory.tile = tile;
                 let inputs = setup.attention_inputs(d, &batch);
-                let rope: Vec<f32> = (0..batch.context * d.head_dim / 2)
+                let table: Vec<f32> = (0..batch.context * turning / 2)
                     .flat_map(|_| {
                         let angle = random.signed(3.2);
                         [angle.cos(), angle.sin()]
                     })
                     .collect();
-                let rope = setup.memory.table("rope", d.head_dim, &rope);
+                let rope = Rope { table: setup.memory.table("rope", turning, &table), dims: turning, pairs: Neighbours };
                 let kv_dim = d.kv_heads * d.head_dim;
                 let mut projection = |rows| weights(&mut random, format, rows, k);
                 let [q, key, value] = [d.heads * d.head_dim, kv_dim, kv_dim].map(&mut projection);
                 let of = |range: std::ops::Range<usize>| range.map(|p| [2 * p, 2 * p + 1]).collect::<Vec<_>>();
-                let (turning, all) = ((d.heads + d.kv_heads) * d.head_dim / 2, (d.heads + 2 * d.kv_heads) * d.head_dim / 2);
+                let [qk, all] = [1, 2].map(|n| (d.heads + n * d.kv_heads) * d.head_dim / 2);
                 let m = &mut setup.memory;
                 let w = match split {
                     true => vec![
-                        m.pairs("qk", vec![q, key], &of(0..turning)),
-                        m.pairs("v", vec![value], &of(0..all - turning)),
+                        m.pairs("qk", vec![q, key], &of(0..qk)),
+                        m.pairs("v", vec![value], &of(0..all - qk)),
                     ],
                     false => vec![m.pairs("qkv", vec![q, key, value], &of(0..all))],
                 };
@@ -538,17 +594,17 @@ impl Case {
                     r.linear_rope(d, inputs, x, norm, &w, vectors, rope, q, pages)
                 })
             }
-            Case::RopeStore { dims: d, pairs, kv, sequences, scale } => {
+            Case::RopeStore { dims: d, turning, pairs, kv, sequences, scale } => {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
-                let table: Vec<f32> = (0..batch.context * d.head_dim / 2)
+                let table: Vec<f32> = (0..batch.context * turning.max(2) / 2)
                     .flat_map(|_| {
                         let angle = random.signed(3.2);
                         [angle.cos(), angle.sin()]
                     })
                     .collect();
-                let rope = setup.memory.table("rope", d.head_dim, &table);
+                let rope = setup.memory.table("rope", turning.max(2), &table);
                 let mut token = |name, heads: usize| setup.memory.activation(name, Count::Tokens, heads * d.head_dim);
                 let qkv = [token("q", d.heads), token("k", d.kv_heads), token("v", d.kv_heads)];
                 for t in qkv {
@@ -559,9 +615,9 @@ impl Case {
                 let turned = |x: &[f32], heads: usize, to: &mut dyn FnMut(usize, usize, f64)| {
                     for (i, head) in x[..batch.tokens.len() * heads * d.head_dim].chunks(d.head_dim).enumerate() {
                         let (t, start) = (i / heads, i % heads * d.head_dim);
-                        let turns = &table[batch.tokens[t][1] as usize * d.head_dim..][..d.head_dim];
+                        let turns = &table[batch.tokens[t][1] as usize * turning..][..turning];
                         for (p, turn) in turns.chunks(2).enumerate() {
-                            let [first, second] = pairs.dims(p, d.head_dim);
+                            let [first, second] = pairs.dims(p, turning);
                             let of = [head[first], head[second], turn[0], turn[1]];
                             let [a, b, cos, sin] = of.map(|x| f64::from(x).abs());
                             to(t, start + first, a * cos + b * sin);
@@ -579,12 +635,12 @@ impl Case {
                 });
                 setup.magnitudes.insert(qkv[0], q);
                 setup.magnitudes.insert(pages[0], k);
-                let name = format!("rope_store {d:?} {pairs:?} {kv:?} |x| ≤ {scale}");
+                let name = format!("rope_store {d:?} of which {turning} turn, {pairs:?} {kv:?} |x| ≤ {scale}");
                 setup.record(name, Mode::Prefill, vec![batch.step], |r| {
-                    r.rope_store(d, inputs, Rope { table: rope, pairs }, qkv, pages)
+                    r.rope_store(d, inputs, Rope { table: rope, dims: turning, pairs }, qkv, pages)
                 })
             }
-            Case::Attention { mode, dims: d, kv, sequences, values, window } => {
+            Case::Attention { mode, dims: d, kv, sequences, values, window, cap } => {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
@@ -602,12 +658,20 @@ impl Case {
                 let name = format!("attention {mode:?} {d:?} {kv:?} {values:?} {sequences:?}");
                 let scale = 1.0 / (d.head_dim as f32).sqrt();
                 let mut setup = setup.record(name, mode, vec![batch.step], |r| {
-                    r.attention(d, inputs, Scores { scale, window }, q, pages, o)
+                    r.attention(d, inputs, Scores { scale, window, cap }, q, pages, o)
                 });
-                if values == Values::Large {
+                // A capped peak has not all the weight: large values cancel.
+                if values == Values::Large || cap > 0.0 {
                     setup.weigh(pages[1], [inputs.parts, o]);
                 }
                 setup
+            }
+            Case::Softcap { v, r: wanted, cap, scale } => {
+                let mut setup = Draft::new(rows(wanted), &F32, 1, v, 1);
+                let x = setup.memory.activation("x", Count::Outputs, v);
+                setup.rows(x, wanted, |_, _| random.signed(scale));
+                let name = format!("softcap {cap} V = {v}, R = {wanted}, |x| ≤ {scale}");
+                setup.record(name, Mode::Prefill, vec![outputs_step(wanted)], |r| r.softcap(x, cap))
             }
             Case::Bias { c, t } => {
                 let mut setup = Draft::new(rows(t), &F32, 1, c, 1);

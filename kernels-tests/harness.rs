@@ -374,7 +374,11 @@ fn small(kernel: &str) -> Vec<Case> {
         Case::RopeStore { dims, .. } => dims.head_dim < 90,
         Case::Attention { dims, .. } => dims.head_dim < 60,
         Case::Sample { v, .. } => v < 2000,
-        Case::Bias { .. } | Case::Geglu { .. } | Case::Swiglu { .. } | Case::OutputNorm { .. } => true,
+        Case::Bias { .. }
+        | Case::Geglu { .. }
+        | Case::Softcap { .. }
+        | Case::Swiglu { .. }
+        | Case::OutputNorm { .. } => true,
     };
     cases::of(kernel).into_iter().filter(small).filter(runs).collect()
 }

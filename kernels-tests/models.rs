@@ -1,10 +1,13 @@
 //! Checkpoints that contradict themselves or hold what no model here has: one error names the field or tensor.
 
 use farpast::engine::{Backend, Engine, EngineOptions};
-use farpast::memory::Bytes;
+use farpast::memory::{Bytes, Element};
+use farpast::models::Config;
+use farpast::program::Dispatch;
 use farpast::weights::Weights;
 
 use crate::gguf_writer::GgufWriter;
+use crate::toy::{self, Toy, model_programs};
 use crate::toy_chat::toy;
 
 /// What loading the file says.
@@ -39,8 +42,10 @@ fn sizes_that_no_model_has_are_refused() {
         ("attention.head_count_kv", 3, "a divisor of 4 heads, found 3"),
         ("attention.key_length", 12, "a multiple of 8, found 12"),
         ("attention.value_length", 8, "the key length 16, found 8"),
-        ("rope.dimension_count", 8, "the key length 16, found 8"),
-        ("attention.sliding_window", 5, "expected none, found 5"),
+        ("rope.dimension_count", 12, "a multiple of 8, at most the key length 16, found 12"),
+        ("rope.dimension_count", 24, "at most the key length 16, found 24"),
+        ("rope.dimension_count", 0, "expected 1 to"),
+        ("rope.scaling.original_context_length", 0, "expected 1 to"),
         ("block_count", 3, "no such tensor"),
         ("embedding_length", 65, "token_embd.weight"),
         ("feed_forward_length", 95, "ffn_gate.weight"),
@@ -61,6 +66,10 @@ fn numbers_that_would_compute_nan_are_refused() {
     for (name, value) in [
         ("rope.freq_base", 0.0),
         ("rope.freq_base", f32::NAN),
+        ("rope.freq_base_swa", -5.0),
+        ("rope.scaling.factor", 0.0),
+        ("rope.scaling.factor", f32::INFINITY),
+        ("rope.scaling.yarn_beta_fast", f32::NAN),
         ("attention.layer_norm_rms_epsilon", -1.0),
         ("attention.layer_norm_rms_epsilon", f32::INFINITY),
     ] {
@@ -70,11 +79,88 @@ fn numbers_that_would_compute_nan_are_refused() {
 }
 
 #[test]
+fn numbers_out_of_range_are_refused() {
+    for (name, value, expected) in [
+        ("rope.scaling.yarn_ext_factor", 1.5, "from 0 to 1, found 1.5"),
+        ("rope.scaling.yarn_ext_factor", f32::NAN, "from 0 to 1, found NaN"),
+        (
+            "rope.scaling.yarn_beta_fast",
+            0.5,
+            "rope.scaling.yarn_beta_slow: expected a number from 0.001 to 0.5, found 1",
+        ),
+        ("rope.scaling.yarn_beta_slow", 33.0, "from 0.001 to 32, found 33"),
+        ("rope.scaling.attn_factor", 0.0, "from 0.001 to 1000, found 0"),
+        ("attn_logit_softcapping", -50.0, "0 or a number from 0.001 to 1000000, found -50"),
+        ("attn_logit_softcapping", 1e-40, "0 or a number"),
+        ("final_logit_softcapping", f32::INFINITY, "0 or a number from 0.001 to 1000000, found inf"),
+    ] {
+        let key = format!("llama.{name}");
+        says(&error(&with(&key, |file| file.f32(&key, value)), on_cpu()), &["llama.", expected]);
+    }
+}
+
+#[test]
 fn unknown_architectures_and_scalings_are_refused() {
     let key = "general.architecture";
-    says(&error(&with(key, |f| f.string(key, "mamba")), on_cpu()), &[key, "llama, qwen2", "found mamba"]);
+    says(&error(&with(key, |f| f.string(key, "mamba")), on_cpu()), &[key, "llama, phi3, qwen2", "found mamba"]);
     let key = "llama.rope.scaling.type";
-    says(&error(&with(key, |f| f.string(key, "yarn")), on_cpu()), &[key, "none or linear", "found yarn"]);
+    let expected = [key, "none, linear, yarn or longrope", "found dynamic"];
+    says(&error(&with(key, |f| f.string(key, "dynamic")), on_cpu()), &expected);
+    // Without what it is scaled by.
+    says(&error(&with(key, |f| f.string(key, "yarn")), on_cpu()), &["llama.rope.scaling.factor", "no such key"]);
+}
+
+#[test]
+fn a_window_in_nobody_knows_which_layers_is_refused() {
+    let mut file = named("qwen2").file();
+    let key = "qwen2.attention.sliding_window";
+    says(&error(&file.clone().u32(key, 5), on_cpu()), &[key, "none in this architecture, found 5"]);
+    file = file.u32(key, 0);
+    assert!(Weights::from_bytes("qwen2.gguf", Bytes::new(file.write())).and_then(|w| Config::read(&w)).is_ok());
+}
+
+#[test]
+fn factors_of_rotary_frequencies_are_checked() {
+    let freqs = |values: &[f32]| error(&toy(None).vector("rope_freqs.weight", values), on_cpu());
+    says(&freqs(&[1.0; 7]), &["rope_freqs.weight", "1 × 8", "found 7"]);
+    for wrong in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        says(&freqs(&[1.0, 1.0, wrong, 1.0, 1.0, 1.0, 1.0, 1.0]), &["rope_freqs.weight", "finite numbers above 0"]);
+    }
+    let mut file = named("phi3_long").file();
+    file.tensors.retain(|t| t.name != b"rope_factors_short.weight");
+    says(&error(&file, on_cpu()), &["rope_factors_short.weight", "no such tensor"]);
+}
+
+#[test]
+fn stacked_matrices_have_the_rows_of_all_their_parts() {
+    for (key, tensor, expected) in [
+        ("phi3.attention.head_count_kv", "blk.0.attn_qkv.weight", "256 × 96, found 320 × 96"),
+        ("phi3.feed_forward_length", "blk.0.ffn_up.weight", "2 × 96, found 256 × 96"),
+    ] {
+        let mut file = named("phi3_long").file();
+        file.fields.retain(|field| field.key != key.as_bytes());
+        says(&error(&file.u32(key, 1), on_cpu()), &[tensor, expected]);
+    }
+}
+
+#[test]
+fn the_27b_gemmas_scale_queries_by_hidden_over_heads() {
+    for (name, layers) in [("gemma2", 46), ("gemma3", 62)] {
+        let toy = *named(name);
+        let of_hidden = toy.hidden as f32 / toy.heads as f32;
+        for (layers, dims) in [(toy.layers, toy.head_dim as f32), (layers, of_hidden)] {
+            let programs = model_programs(&Toy { layers, ..toy }.weights(), Element::F32, 32);
+            let attention =
+                |d: &&Dispatch| d.kernel.name.starts_with("attention_") && d.kernel.name != "attention_merge";
+            for dispatch in programs.iter().flat_map(|p| &p.dispatches).filter(attention) {
+                assert_eq!(dispatch.spec.get_f32("SCALE"), f64::from(1.0 / dims.sqrt()), "{name}");
+            }
+        }
+    }
+}
+
+fn named(name: &str) -> &'static Toy {
+    toy::ALL.iter().find(|toy| toy.name == name).unwrap()
 }
 
 #[test]

@@ -13,7 +13,8 @@ fn equals_its_reference_on_ragged_batches() {
 fn f16_values_beyond_its_range_are_clamped() {
     let dims = farpast::kernels::AttentionDims { heads: 6, kv_heads: 2, head_dim: 8 };
     let sequences = &[Sequence(0, 40, Listed::All)];
-    let setup = Case::RopeStore { dims, pairs: Pairs::Halves, kv: Element::F16, sequences, scale: 1e5 }.setup();
+    let setup =
+        Case::RopeStore { dims, turning: 8, pairs: Pairs::Halves, kv: Element::F16, sequences, scale: 1e5 }.setup();
     let v_pages = setup.program.dispatches[0].written().last().unwrap();
     let farpast::memory::Host::F16(found) = run(&setup, &[v_pages]).remove(0) else { unreachable!() };
     let clamped = found.iter().filter(|x| x.to_f32().abs() == 65504.0).count();
@@ -34,11 +35,15 @@ fn planted_faults_are_caught() {
             ("slot % PAGE", "(slot + 1u) % PAGE"),
             ("x.x * turn.x - x.y * turn.y", "x.x * turn.x + x.y * turn.y"),
             ("x.z * turn.w + x.w * turn.z", "x.z * turn.z + x.w * turn.w"),
-            ("head < H + G", "head <= H + G"),
-            ("kv_pack(v[source + dims.x])", "kv_pack(k[source + dims.x])"),
+            ("} else if head < H + G {", "} else if head <= H + G {"),
+            ("head < H + G && i", "head <= H + G && i"),
+            ("v[source + dims.x]", "k[source + dims.x]"),
+            ("i < R4 / 2u", "i <= R4 / 2u"),
+            ("piece(i), turns", "piece(i), true"),
+            ("tokens[t].y * R4", "tokens[t].y * D4"),
             ("x[0] * sines + x[1] * cosines", "x[0] * sines - x[1] * cosines"),
             ("vec4(turn[0].xz, turn[1].xz)", "vec4(turn[0].xz, turn[0].xz)"),
-            ("vec2(i, i + D4 / 2u)", "vec2(2u * i, 2u * i + 1u)"),
+            ("vec2(i, i + R4 / 2u)", "vec2(i, i + D4 / 2u)"),
             ("clamp(x, vec4(-65504.0), vec4(65504.0))", "clamp(x, vec4(-60000.0), vec4(60000.0))"),
         ],
     );

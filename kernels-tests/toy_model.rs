@@ -78,7 +78,7 @@ fn expect_close(a: &[Vec<f32>], b: &[Vec<f32>], what: impl std::fmt::Display) {
 #[test]
 fn decode_equals_prefill_and_both_the_references() {
     for toy in toy::ALL {
-        let (name, tokens) = (toy.format.name, tokens(1, 50, toy));
+        let (name, tokens) = (toy.name, tokens(1, 50, toy));
         // A key or value near the middle of two f16 may be rounded to either: 2^-11 of it.
         for (kv, bound) in [(Element::F32, BOUND), (Element::F16, 3e-3)] {
             let expected = logits(&mut cpu(toy, kv), &tokens);

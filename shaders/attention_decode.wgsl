@@ -8,6 +8,7 @@ override HEADS: u32;  // query heads of one invocation, a divisor of H / G
 override PAGE: u32;
 override PAGES: u32;  // entries of a list, at most
 override SCALE: f32;
+override CAP: f32;  // scores become CAP * tanh(score / CAP); 0: they stay
 override WINDOW: u32;  // positions that a query sees, its own the last; 0: all before
 
 @group(0) @binding(0) var<uniform> step: Step;

@@ -1,9 +1,10 @@
 // q, k and v of x or of x normalised, in one: rows of w are pairs of dims, PAIR0 .. PAIR0 + PAIRS of all pairs of heads
-// 0 .. H of q, H .. H + G of k, H + G .. H + 2G of v. Those of q and k turn by the angle whose (cos, sin) is
-// rope[position, p]; q is written to [t, h, 2p ..], k and v to the page slot of each token.
+// 0 .. H of q, H .. H + G of k, H + G .. H + 2G of v. Pairs p < R2 of q and k turn by the angle whose
+// (cos, sin) is rope[position, p]; q is written to [t, h, 2p ..], k and v to the page slot of each token.
 // Of each LANES * ROWS rows of w the first half are the first dims of pairs, the second the second.
 // One workgroup for each (LANES * ROWS / 2 pairs, TOKENS t).
 override D2: u32;      // pairs of a head: D / 2
+override R2: u32;      // of which the first R2 turn
 override H: u32;
 override G: u32;
 override PAGE: u32;
@@ -16,7 +17,7 @@ override BIAS: u32;    // 1: vectors hold the biases of all pairs behind the gai
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;             // [T, K]
 @group(0) @binding(3) var<storage, read> vectors: array<vec4<f32>>;       // gains of the norm [K], biases [H + 2G, D2] of 2
 @group(0) @binding(4) var<storage, read> w: array<vec4<u32>>;             // [N, K], the format's layout
-@group(0) @binding(5) var<storage, read> rope: array<vec2<f32>>;          // [context, D2] of (cos, sin)
+@group(0) @binding(5) var<storage, read> rope: array<vec2<f32>>;          // [context, R2] of (cos, sin)
 @group(0) @binding(6) var<storage, read_write> q: array<vec2<f32>>;       // [T, H, D2]
 @group(0) @binding(7) var<storage, read_write> k_pages: array<Kv2>;       // [pages, G, PAGE, D2]
 @group(0) @binding(8) var<storage, read_write> v_pages: array<Kv2>;       // [pages, G, PAGE, D2]
@@ -44,8 +45,8 @@ fn put(t: u32, pair: u32, value: vec2<f32>) {
         let both = vectors[K4 + pair / 2u];
         v += select(both.xy, both.zw, pair % 2u == 1u);
     }
-    if head < H + G {
-        let turn = rope[tokens[t].y * D2 + p];
+    if head < H + G && p < R2 {
+        let turn = rope[tokens[t].y * R2 + p];
         v = vec2(v.x * turn.x - v.y * turn.y, v.x * turn.y + v.y * turn.x);
     }
     if head < H {

@@ -14,6 +14,7 @@ mod output_norm;
 mod rmsnorm;
 mod rope_store;
 mod sample;
+mod softcap;
 mod swiglu;
 
 pub use attention_prefill::Scores;
@@ -40,6 +41,7 @@ pub static ALL: &[&Kernel] = &[
     &swiglu::SWIGLU,
     &geglu::GEGLU,
     &output_norm::OUTPUT_NORM,
+    &softcap::SOFTCAP,
     &sample::SAMPLE,
 ];
 
@@ -108,3 +110,4 @@ const TOKENS_1: &str = include_str!("../shaders/common/tokens_1.wgsl");
 const TOKENS_4: &str = include_str!("../shaders/common/tokens_4.wgsl");
 const X_BROADCAST: &str = include_str!("../shaders/common/x_broadcast.wgsl");
 const X_LOADS: &str = include_str!("../shaders/common/x_loads.wgsl");
+const SOFTCAP_OF: &str = include_str!("../shaders/common/softcap.wgsl");

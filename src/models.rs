@@ -1,14 +1,19 @@
 //! Each model declares its weights by checkpoint name and records its forward pass once, in one screen.
 
-mod gemma3;
+mod blocks;
+mod gemma;
+mod keys;
 mod llama;
+mod rope;
 
+use self::keys::{Keys, LIMIT};
+pub use self::rope::RopeConfig;
 use crate::error::{Error, Result};
 use crate::kernel::Count;
-use crate::kernels::{AttentionDims, AttentionInputs, Pairs};
-use crate::memory::{Capacity, Element, Memory, Tensor, Weight};
+use crate::kernels::{AttentionDims, AttentionInputs, Norm, Pairs, Rope};
+use crate::memory::{Capacity, Element, Memory, Tensor, Weight, WeightRows};
 use crate::program::Recorder;
-use crate::weights::{Metadata, Weights};
+use crate::weights::Weights;
 
 /// The shapes of a model, from the checkpoint's metadata.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,80 +32,63 @@ pub struct Config {
     pub attention: AttentionDims,
     /// Positions the model was trained for.
     pub context: usize,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f32,
-    /// Rotary frequencies are divided by this.
-    pub rope_factor: f32,
+    /// Rotary embedding.
+    pub rope: RopeConfig,
+    /// Rotary embedding of Gemma's layers with a window.
+    pub local_rope: RopeConfig,
+    /// One layer of so many has no rotary embedding, the last; 0: all have it.
+    pub nope_every: usize,
     /// Positions that layers with a sliding window see; 0: none has one.
     pub window: usize,
+    /// One layer of so many has no window, the last; 0: all have it.
+    pub global_every: usize,
+    /// Soft-cap of attention's scores; 0: none.
+    pub score_cap: f32,
+    /// Soft-cap of the logits; 0: none.
+    pub logit_cap: f32,
     /// Epsilon of the RMS norms.
     pub norm_eps: f32,
 }
 
 /// `general.architecture` of the models that run.
-pub const ARCHITECTURES: &[&str] = &["gemma3", "llama", "qwen2", "qwen3"];
+pub const ARCHITECTURES: &[&str] = &["gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3", "smollm3"];
 
-const EPSILON: &str = "attention.layer_norm_rms_epsilon";
-
-/// Largest values accepted from a file: far beyond any model, small enough that products of two never overflow.
-const LIMIT: usize = 1 << 24;
+/// Those whose sliding window is known to be in which layers.
+const WINDOWED: &[&str] = &["gemma2", "gemma3", "llama", "phi3"];
 
 impl Config {
-    /// Reads the metadata of a supported architecture; the error of another lists those.
+    /// Reads the metadata of a supported architecture, under the names that llama.cpp gives its keys; the error of another
+    /// lists those.
     pub fn read(weights: &Weights) -> Result<Self> {
-        let m = weights.metadata();
-        let architecture = m.string("general.architecture")?.to_string();
+        let architecture = weights.metadata().string("general.architecture")?.to_string();
         if !ARCHITECTURES.contains(&architecture.as_str()) {
             let expected = format!("one of {}", ARCHITECTURES.join(", "));
             return Err(Error::file(weights.path(), "general.architecture", expected, architecture));
         }
-        let key = |name: &str| format!("{architecture}.{name}");
-        let size = |name: &str, found: Result<u32>| {
-            let found = found? as usize;
-            let bad = || Error::file(weights.path(), key(name), format!("1 to {LIMIT}"), found);
-            (1..=LIMIT).contains(&found).then_some(found).ok_or_else(bad)
-        };
-        let required = |name: &str| size(name, m.u32(&key(name)));
-        let hidden = required("embedding_length")?;
-        let heads = required("attention.head_count")?;
-        let kv_heads = match m.optional(&key("attention.head_count_kv"), Metadata::u32)? {
-            Some(n) => size("attention.head_count_kv", Ok(n))?,
-            None => heads,
-        };
-        let head_dim = match m.optional(&key("attention.key_length"), Metadata::u32)? {
-            Some(n) => size("attention.key_length", Ok(n))?,
-            None => hidden / heads,
-        };
-        let expect = |name: &str, ok: bool, expected: String, found: usize| {
-            if ok { Ok(()) } else { Err(Error::file(weights.path(), key(name), expected, found)) }
-        };
-        expect(
-            "attention.head_count_kv",
-            heads.is_multiple_of(kv_heads),
-            format!("a divisor of {heads} heads"),
-            kv_heads,
-        )?;
+        let keys = Keys { weights, architecture: &architecture };
+        let hidden = keys.size("embedding_length")?;
+        let heads = keys.size("attention.head_count")?;
+        let kv_heads = keys.size_or("attention.head_count_kv", heads)?;
+        let whole = heads.is_multiple_of(kv_heads);
+        keys.expect("attention.head_count_kv", whole, || format!("a divisor of {heads} heads"), kv_heads)?;
+        let head_dim = keys.size_or("attention.key_length", hidden / heads)?;
         let whole = head_dim > 0 && head_dim.is_multiple_of(8);
-        expect("attention.key_length", whole, "a multiple of 8".into(), head_dim)?;
-        if let Some(n) = m.optional(&key("attention.value_length"), Metadata::u32)? {
-            expect("attention.value_length", n as usize == head_dim, format!("the key length {head_dim}"), n as usize)?;
-        }
-        if let Some(n) = m.optional(&key("rope.dimension_count"), Metadata::u32)? {
-            expect("rope.dimension_count", n as usize == head_dim, format!("the key length {head_dim}"), n as usize)?;
-        }
-        let positive = |name: &str, found: f32| {
-            let bad = || Error::file(weights.path(), key(name), "a finite number above 0", found);
-            (found.is_finite() && found > 0.0).then_some(found).ok_or_else(bad)
+        keys.expect("attention.key_length", whole, || "a multiple of 8".into(), head_dim)?;
+        let value_dim = keys.size_or("attention.value_length", head_dim)?;
+        let equal = value_dim == head_dim;
+        keys.expect("attention.value_length", equal, || format!("the key length {head_dim}"), value_dim)?;
+        let context = keys.size("context_length")?;
+        let rope = read_rope(&keys, head_dim, context)?;
+        let gemma2 = architecture == "gemma2";
+        let window = keys.integer_or("attention.sliding_window", if gemma2 { 4096 } else { 0 })?;
+        let known = window == 0 || WINDOWED.contains(&architecture.as_str());
+        keys.expect("attention.sliding_window", known, || "none in this architecture".into(), window)?;
+        let period = match architecture.as_str() {
+            "gemma2" => 2,
+            "gemma3" => 6,
+            _ => 0,
         };
-        let rope_factor = match m.optional(&key("rope.scaling.type"), Metadata::string)? {
-            None | Some("none") => 1.0,
-            Some("linear") => positive("rope.scaling.factor", m.f32(&key("rope.scaling.factor"))?)?,
-            Some(kind) => return Err(Error::file(weights.path(), key("rope.scaling.type"), "none or linear", kind)),
-        };
-        let window = m.optional(&key("attention.sliding_window"), Metadata::u32)?.unwrap_or(0) as usize;
-        if window > 0 && architecture != "gemma3" {
-            return Err(Error::file(weights.path(), key("attention.sliding_window"), "none", window));
-        }
+        let local = if architecture == "gemma3" { rope.unscaled(10000.0) } else { rope };
         // The tokenizer's length may be padded; the embedding's rows are what logits exist for.
         let embed = weights.tensors().find(|t| t.name == "token_embd.weight");
         let vocab = embed.map_or(0, |t| t.dims[0] as usize);
@@ -108,21 +96,27 @@ impl Config {
             return Err(Error::file(weights.path(), "rows of token_embd.weight", format!("at most {LIMIT}"), vocab));
         }
         Ok(Self {
-            layers: required("block_count")?,
+            layers: keys.size("block_count")?,
             hidden,
-            ffn: required("feed_forward_length")?,
+            ffn: keys.size("feed_forward_length")?,
             vocab,
             attention: AttentionDims { heads, kv_heads, head_dim },
-            context: required("context_length")?,
-            rope_theta: positive(
-                "rope.freq_base",
-                m.optional(&key("rope.freq_base"), Metadata::f32)?.unwrap_or(10000.0),
-            )?,
-            rope_factor,
+            context,
+            rope,
+            local_rope: RopeConfig { theta: keys.positive_or("rope.freq_base_swa", local.theta)?, ..local },
+            nope_every: if architecture == "smollm3" { 4 } else { 0 },
             window,
-            norm_eps: positive(EPSILON, m.f32(&key(EPSILON))?)?,
+            global_every: keys.integer_or("attention.sliding_window_pattern", period)?,
+            score_cap: read_cap(&keys, "attn_logit_softcapping", if gemma2 { 50.0 } else { 0.0 })?,
+            logit_cap: read_cap(&keys, "final_logit_softcapping", if gemma2 { 30.0 } else { 0.0 })?,
+            norm_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
             architecture,
         })
+    }
+
+    /// Positions that layer `l` sees, its own the last; 0: all before.
+    fn window_of(&self, l: usize) -> usize {
+        if is_last_of(self.global_every, l) { 0 } else { self.window }
     }
 
     /// Bytes of keys and values of one position, in all layers.
@@ -179,8 +173,8 @@ pub trait Model: Send {
 pub fn declare(config: &Config, weights: &Weights, m: &mut Memory) -> Result<Box<dyn Model>> {
     let mut declare = Declare { weights, memory: m, used: Vec::new() };
     let model: Box<dyn Model> = match config.architecture.as_str() {
-        "gemma3" => Box::new(gemma3::Gemma3::declare(config, &mut declare)?),
-        "llama" => Box::new(llama::Llama::declare(config, Pairs::Neighbours, &mut declare)?),
+        "gemma2" | "gemma3" => Box::new(gemma::Gemma::declare(config, &mut declare)?),
+        "llama" | "smollm3" => Box::new(llama::Llama::declare(config, Pairs::Neighbours, &mut declare)?),
         _ => Box::new(llama::Llama::declare(config, Pairs::Halves, &mut declare)?),
     };
     declare.expect_all_used()?;
@@ -197,9 +191,46 @@ struct Declare<'a> {
 impl Declare<'_> {
     /// The matrix `name` of `rows × cols`.
     fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight> {
-        self.used.push(name.into());
-        let view = self.weights.tensor(name, rows, cols)?;
+        let view = self.rows(name, rows, cols)?;
         Ok(self.memory.weight(name, view))
+    }
+
+    /// The rows of the matrix `name` of `rows × cols`.
+    fn rows(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightRows> {
+        self.used.push(name.into());
+        self.weights.tensor(name, rows, cols)
+    }
+
+    /// The rows of several matrices, given as name and number of rows.
+    fn all<const N: usize>(&mut self, names: [(String, usize); N], cols: usize) -> Result<Vec<WeightRows>> {
+        names.iter().map(|(name, rows)| self.rows(name, *rows, cols)).collect()
+    }
+
+    /// Weights of pairs of rows, counted through all `tensors`: one for each run of tensors of one format. No pair is of two
+    /// tensors.
+    fn pairs(&mut self, name: &str, tensors: Vec<WeightRows>, pairs: &[[usize; 2]]) -> Vec<Weight> {
+        let (mut weights, mut first) = (Vec::new(), 0);
+        for run in tensors.chunk_by(|a, b| a.format == b.format) {
+            let rows = first..first + run.iter().map(|t| t.rows).sum::<usize>();
+            let own = pairs.iter().filter(|pair| rows.contains(&pair[0])).map(|pair| pair.map(|row| row - first));
+            weights.push(self.memory.pairs(name, run.to_vec(), &own.collect::<Vec<_>>()));
+            first = rows.end;
+        }
+        weights
+    }
+
+    /// The RMS norm `name` of the residual stream.
+    fn norm(&mut self, name: &str, config: &Config) -> Result<Norm> {
+        Ok(Norm { gain: self.vector(name, config.hidden)?, eps: config.norm_eps, h: self.token("h", config.hidden) })
+    }
+
+    /// The activation `name` of a token, which all layers share.
+    fn token(&mut self, name: &str, cols: usize) -> Tensor {
+        let shared = self.memory.handles().find(|t| {
+            let desc = self.memory.desc(*t);
+            desc.name == name && desc.bound == Some(Count::Tokens) && desc.cols == cols
+        });
+        shared.unwrap_or_else(|| self.memory.activation(name, Count::Tokens, cols))
     }
 
     /// The vector `name` of `len` elements, decoded to f32.
@@ -208,16 +239,46 @@ impl Declare<'_> {
         Ok(self.memory.table(name, len, &values))
     }
 
-    /// The vector `name`, if the checkpoint has it.
-    fn optional(&mut self, name: &str, len: usize) -> Result<Option<Tensor>> {
-        if self.contains(name) { self.vector(name, len).map(Some) } else { Ok(None) }
+    fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; len];
+        self.rows(name, 1, len)?.decode_row(0, &mut values);
+        Ok(values)
     }
 
-    fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        self.used.push(name.into());
-        let mut values = vec![0.0; len];
-        self.weights.tensor(name, 1, len)?.decode_row(0, &mut values);
-        Ok(values)
+    /// Rotary embedding with the checkpoint's factors: `rope_freqs.weight`, or the long or short ones, as the context in use
+    /// goes beyond the original one or not.
+    fn rope(&mut self, config: RopeConfig, pairs: Pairs) -> Result<Rope> {
+        const FREQS: &str = "rope_freqs.weight";
+        const LONG: &str = "rope_factors_long.weight";
+        const SHORT: &str = "rope_factors_short.weight";
+        let factors = if self.contains(FREQS) {
+            Some(self.factors(FREQS, config.dims / 2)?)
+        } else if self.contains(LONG) || self.contains(SHORT) {
+            let (long, short) = (self.factors(LONG, config.dims / 2)?, self.factors(SHORT, config.dims / 2)?);
+            Some(if self.memory.capacity.context > config.original_context { long } else { short })
+        } else {
+            None
+        };
+        Ok(self.rope_table("rope", config, factors.as_deref(), pairs))
+    }
+
+    fn rope_table(&mut self, name: &str, config: RopeConfig, factors: Option<&[f32]>, pairs: Pairs) -> Rope {
+        let table = config.table(self.memory.capacity.context, factors);
+        Rope { table: self.memory.table(name, config.dims, &table), dims: config.dims, pairs }
+    }
+
+    /// Divisors of rotary frequencies.
+    fn factors(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let factors = self.values(name, len)?;
+        match factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+            None => Ok(factors),
+            Some(found) => Err(Error::Tensor {
+                path: self.weights.path().into(),
+                name: name.into(),
+                expected: "finite numbers above 0".into(),
+                found: found.to_string(),
+            }),
+        }
     }
 
     /// k and v pages of layer `l`.
@@ -253,17 +314,48 @@ impl Declare<'_> {
     }
 }
 
-/// cos and sin of each (position, pair) of a head: `[context, D]`. Frequencies are divided by `factor`, and by one of `factors`
-/// for each pair.
-fn rope_table(context: usize, head_dim: usize, theta: f32, factor: f32, factors: Option<&[f32]>) -> Vec<f32> {
-    let frequency = |i: usize| {
-        let of_pair = factors.map_or(1.0, |f| f[i] as f64);
-        (theta as f64).powf(-2.0 * i as f64 / head_dim as f64) / (factor as f64 * of_pair)
+fn read_rope(keys: &Keys, head_dim: usize, context: usize) -> Result<RopeConfig> {
+    let dims = keys.size_or("rope.dimension_count", head_dim)?;
+    let whole = dims <= head_dim && dims.is_multiple_of(8);
+    keys.expect("rope.dimension_count", whole, || format!("a multiple of 8, at most the key length {head_dim}"), dims)?;
+    let kind = keys.string("rope.scaling.type")?.unwrap_or("linear");
+    let factor = match kind {
+        // What longrope scales by is in tensors.
+        "none" | "longrope" => 1.0,
+        "linear" => keys.positive_or("rope.scaling.factor", 1.0)?,
+        "yarn" => keys.positive("rope.scaling.factor")?,
+        _ => {
+            let expected = || "none, linear, yarn or longrope".into();
+            return Err(keys.error("rope.scaling.type", expected, kind));
+        }
     };
-    let frequencies: Vec<f64> = (0..head_dim / 2).map(frequency).collect();
-    let turn = |position: usize, f: f64| {
-        let (sin, cos) = (position as f64 * f).sin_cos();
-        [cos as f32, sin as f32]
-    };
-    (0..context).flat_map(|p| frequencies.iter().flat_map(move |f| turn(p, *f))).collect()
+    let extrapolates = if kind == "yarn" { 1.0 } else { 0.0 };
+    let beta_fast = keys.positive_or("rope.scaling.yarn_beta_fast", 32.0)?;
+    Ok(RopeConfig {
+        dims,
+        theta: keys.positive_or("rope.freq_base", 10000.0)?,
+        factor,
+        ext_factor: keys.within_or("rope.scaling.yarn_ext_factor", 0.0..=1.0, extrapolates)?,
+        beta_fast,
+        beta_slow: keys.within_or("rope.scaling.yarn_beta_slow", 1e-3..=beta_fast, 1.0)?,
+        attn_factor: keys.within_or("rope.scaling.attn_factor", 1e-3..=1e3, 1.0)?,
+        original_context: keys.size_or("rope.scaling.original_context_length", context)?,
+    })
+}
+
+/// A soft-cap, not so small that dividing by it would be dividing by 0.
+fn read_cap(keys: &Keys, name: &str, default: f32) -> Result<f32> {
+    let found = keys.number_or(name, default)?;
+    keys.expect(
+        name,
+        found == 0.0 || (1e-3..=1e6).contains(&found),
+        || "0 or a number from 0.001 to 1000000".into(),
+        found,
+    )?;
+    Ok(found)
+}
+
+/// Whether layer `l` is the last of a group of `every`; never where that is 0.
+fn is_last_of(every: usize, l: usize) -> bool {
+    every > 0 && (l + 1).is_multiple_of(every)
 }

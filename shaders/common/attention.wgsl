@@ -17,7 +17,7 @@ fn is_seen(j: u32, seen: vec2<u32>) -> bool {
 }
 
 // Softmax weights of the PAGE keys at `base` (in Kv4) for HEADS queries at `query` (in vec4): exp(score - top) of the keys
-// seen and 0 of others, the largest score seen, and the weights' sum.
+// seen and 0 of others, the largest score seen, and the weights' sum. With a CAP, scores are soft-capped first.
 struct Weights {
     p: array<array<f32, PAGE>, HEADS>,
     top: array<f32, HEADS>,
@@ -38,6 +38,9 @@ fn weigh(query: u32, base: u32, seen: vec2<u32>) -> Weights {
         }
     }
     for (var r = 0u; r < HEADS; r += 1u) {
+        if CAP > 0.0 {
+            for (var j = 0u; j < PAGE; j += 1u) { out.p[r][j] = softcap(out.p[r][j], CAP); }
+        }
         var top = LOWEST;
         for (var j = 0u; j < PAGE; j += 1u) { top = max(top, select(LOWEST, out.p[r][j], is_seen(j, seen))); }
         var sum = 0.0;

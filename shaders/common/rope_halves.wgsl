@@ -1,6 +1,6 @@
-// Rotary pairs are (p, p + D / 2): GPT-NeoX, Qwen. Piece i of a head is 8 dims with the pairs 4i .. 4i + 4.
+// Rotary pairs are (p, p + R / 2): GPT-NeoX, Qwen. Piece i of a head is 8 dims with the pairs 4i .. 4i + 4.
 fn piece(i: u32) -> vec2<u32> {
-    return vec2(i, i + D4 / 2u);
+    return vec2(i, i + R4 / 2u);
 }
 
 // The two vec4 of a piece, turned by (cos, sin) of its pairs.

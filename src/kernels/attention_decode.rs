@@ -1,5 +1,6 @@
 //! The parts of attention of one token of each sequence over each page of its list:
-//! `o = sum_s exp(score_s - m) v[s]`, `m = max_s score_s`, `l = sum_s exp(score_s - m)`, `score_s = q · k[s] * scale`.
+//! `o = sum_s exp(score_s - m) v[s]`, `m = max_s score_s`, `l = sum_s exp(score_s - m)`, `score_s = q · k[s] * scale`, soft-capped
+//! where there is a cap as in attention_prefill.
 //! A page none of whose keys are seen has `l = 0`. Recorded by
 //! [`Recorder::attention`](crate::program::Recorder::attention).
 //!

@@ -1,12 +1,14 @@
-//! `o[t, h] = sum_s p[s] v[s, g]`, `p = softmax_s(q[t, h] · k[s, g] * scale)`, over the positions `s` of the pages listed for
-//! t's sequence with `s <= position of t` and, with a window, `s > position of t - window`; `g = h / (H / G)`. A query that sees no key
+//! `o[t, h] = sum_s p[s] v[s, g]`, `p = softmax_s(q[t, h] · k[s, g] * scale)`, or of the soft-capped product
+//! `cap tanh(q[t, h] · k[s, g] * scale / cap)`, over the positions `s` of the pages listed for t's sequence with `s <= position of t` and, with a window, `s > position of t - window`; `g = h / (H / G)`. A query that sees no key
 //! answers 0.
 //!
-//! Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped heads: Ainslie et al. 2023, arXiv:2305.13245.
+//! Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped heads: Ainslie et al. 2023, arXiv:2305.13245; soft-cap:
+//! Gemma 2, arXiv:2408.00118, section 2.
 
 use rayon::prelude::*;
 
-use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, kv_include};
+use super::softcap::softcap;
+use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor};
@@ -37,6 +39,8 @@ pub struct Scores {
     pub scale: f32,
     /// Positions that a query sees, its own the last; 0: all before.
     pub window: usize,
+    /// Soft-cap of the scaled product; 0: none.
+    pub cap: f32,
 }
 
 impl Recorder<'_> {
@@ -57,11 +61,10 @@ impl Recorder<'_> {
         for pages in kv {
             self.expect(pages, element, d.head_dim);
         }
-        let spec =
-            Spec::default().include(ADD_DOT).include(ATTENTION).include(kv_include(element)).u32("D4", d.head_dim / 4);
-        let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("HEADS", d.heads_each());
+        let spec = Spec::default().include(ADD_DOT).include(SOFTCAP_OF).include(ATTENTION).include(kv_include(element));
+        let spec = spec.u32("D4", d.head_dim / 4).u32("H", d.heads).u32("G", d.kv_heads).u32("HEADS", d.heads_each());
         let spec = spec.u32("PAGE", Capacity::PAGE).f32("SCALE", scores.scale);
-        let spec = spec.u32("WINDOW", scores.window);
+        let spec = spec.u32("WINDOW", scores.window).f32("CAP", scores.cap);
         let i = inputs;
         if let Mode::Decode = self.mode() {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
@@ -103,7 +106,8 @@ pub(super) struct Part {
 /// Attention of one query over the keys of `list`, (page, first position) pairs, that the query at `position` sees.
 pub(super) fn attend(spec: &Spec, list: &[u32], position: usize, h: usize, q: &[f32], k: &Host, v: &Host) -> Part {
     let [d4, heads, kv_heads, page_len, window] = ["D4", "H", "G", "PAGE", "WINDOW"].map(|n| spec.get_u32(n));
-    let (d, g, scale) = (4 * d4, h / (heads / kv_heads), spec.get_f32("SCALE"));
+    let (d, g) = (4 * d4, h / (heads / kv_heads));
+    let [scale, cap] = ["SCALE", "CAP"].map(|n| spec.get_f32(n));
     let rows: Vec<usize> = list
         .chunks(2)
         .flat_map(|entry| {
@@ -113,7 +117,10 @@ pub(super) fn attend(spec: &Spec, list: &[u32], position: usize, h: usize, q: &[
             (first.saturating_sub(start)..end).map(move |j| ((page * kv_heads + g) * page_len + j) * d)
         })
         .collect();
-    let score = |row: &usize| (0..d).map(|i| q[i] as f64 * k.kv(row + i) as f64).sum::<f64>() * scale;
+    let score = |row: &usize| {
+        let product = (0..d).map(|i| q[i] as f64 * k.kv(row + i) as f64).sum::<f64>() * scale;
+        if cap > 0.0 { softcap(product, cap) } else { product }
+    };
     let scores: Vec<f64> = rows.iter().map(score).collect();
     let m = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (mut o, mut l) = (vec![0.0; d], 0.0);

@@ -1,11 +1,11 @@
 //! `q[t, h] = turn(Wq x + bq)`, `k[t, g] = turn(Wk x + bk)`, `v[t, g] = Wv x + bv` of `x` or of `x` normalised, where `turn` rotates
-//! pair p of the dims of a head by the angle of the position; k and v are written to their page slots. The dims of a head of q
+//! pair p of the dims of a head, if it is one that turns, by the angle of the position; k and v are written to their page slots. The dims of a head of q
 //! and of k stand in the order of the pairs: their products are the same.
 //!
 //! Source: Su et al. 2021, arXiv:2104.09864, equation 34.
 
 use super::linear::{Norm, decoded, rms, times};
-use super::{AttentionDims, AttentionInputs, kv_include};
+use super::{AttentionDims, AttentionInputs, Rope, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, Weight, stride};
@@ -31,8 +31,7 @@ pub static LINEAR_ROPE: Kernel = Kernel {
 
 impl Recorder<'_> {
     /// `x`: `[T, K]`; `weights`: the pairs of dims of q, of k and of v, one after the other, `[(H + 2G) D, K]` in all;
-    /// `vectors`: the norm's gains and, where there are biases, those of all pairs behind them; `rope`: `[context, D]` of (cos,
-    /// sin) for each pair; `q`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
+    /// `vectors`: the norm's gains and, where there are biases, those of all pairs behind them; `q`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
     #[allow(clippy::too_many_arguments)]
     pub fn linear_rope(
         &mut self,
@@ -42,14 +41,16 @@ impl Recorder<'_> {
         norm: Norm,
         weights: &[Weight],
         vectors: Tensor,
-        rope: Tensor,
+        rope: Rope,
         q: Tensor,
         kv: [Tensor; 2],
     ) {
         let k = self.desc(x).cols;
         let heads = d.heads + 2 * d.kv_heads;
         let element = self.desc(kv[0]).element;
-        self.expect(rope, Element::F32, d.head_dim);
+        if rope.dims > 0 {
+            self.expect(rope.table, Element::F32, rope.dims);
+        }
         self.expect(q, Element::F32, d.heads * d.head_dim);
         let has_bias = self.desc(vectors).cols > k;
         self.expect(vectors, Element::F32, if has_bias { stride(k) + heads * d.head_dim } else { k });
@@ -61,10 +62,10 @@ impl Recorder<'_> {
         for part in weights.iter().flat_map(|w| &w.parts) {
             let pairs = self.pairs(*part).min(all - pair0);
             let (tiled, [across, down]) = self.tiled(*part, Count::Tokens, self.tile().lanes, spec.clone());
-            let spec = tiled.include(kv_include(element)).u32("D2", d.head_dim / 2).u32("H", d.heads);
+            let spec = tiled.include(kv_include(element)).u32("D2", d.head_dim / 2).u32("R2", rope.dims / 2).u32("H", d.heads);
             let spec = spec.u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE).u32("PAIRS", pairs).u32("PAIR0", pair0);
             let spec = spec.u32("BIAS", has_bias as usize);
-            let tensors = [inputs.tokens, x, vectors, *part, rope, q, kv[0], kv[1]];
+            let tensors = [inputs.tokens, x, vectors, *part, rope.table, q, kv[0], kv[1]];
             self.dispatch(&LINEAR_ROPE, spec, &tensors, [across, down, Extent::Fixed(1)]);
             pair0 += pairs;
         }
@@ -73,7 +74,7 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, x, vectors, w, rope, q, k_pages, v_pages] = tensors else { unreachable!() };
-    let [d2, heads, kv_heads, page] = ["D2", "H", "G", "PAGE"].map(|name| spec.get_u32(name));
+    let [d2, r2, heads, kv_heads, page] = ["D2", "R2", "H", "G", "PAGE"].map(|name| spec.get_u32(name));
     let [pairs, pair0, k, bias] = ["PAIRS", "PAIR0", "K", "BIAS"].map(|name| spec.get_u32(name));
     let half = spec.get_u32("LANES") * spec.get_u32("ROWS") / 2;
     let x = rms(spec, decoded(x, spec, step.n_tokens as usize), vectors.f32());
@@ -85,9 +86,13 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             let (position, slot) = (token[1] as usize, token[2] as usize);
             let biases = [0, 1].map(|i| if bias == 1 { vectors.f32()[stride(k) + 2 * pair + i] as f64 } else { 0.0 });
             let [a, b] = [products[row][t] + biases[0], products[row + half][t] + biases[1]];
-            let [cos, sin] = [0, 1].map(|i| rope.f32()[2 * (position * d2 + p) + i] as f64);
-            let turned = if head < heads + kv_heads { [a * cos - b * sin, a * sin + b * cos] } else { [a, b] };
-            let g = (head - heads.min(head)) % kv_heads;
+            let turned = if head < heads + kv_heads && p < r2 {
+                let [cos, sin] = [0, 1].map(|i| rope.f32()[2 * (position * r2 + p) + i] as f64);
+                [a * cos - b * sin, a * sin + b * cos]
+            } else {
+                [a, b]
+            };
+            let g = head.saturating_sub(heads) % kv_heads;
             let to = 2 * (((slot / page * kv_heads + g) * page + slot % page) * d2 + p);
             for (i, value) in turned.into_iter().enumerate() {
                 match head {

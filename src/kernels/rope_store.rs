@@ -31,16 +31,16 @@ pub static ROPE_STORE: Kernel = Kernel {
 pub enum Pairs {
     /// (2p, 2p + 1), as in the paper; Llama's, in GGUF's order of rows.
     Neighbours,
-    /// (p, p + D / 2), as in GPT-NeoX; Qwen's.
+    /// (p, p + R / 2), as in GPT-NeoX; Qwen's.
     Halves,
 }
 
 impl Pairs {
-    /// Dims of pair `p` of a head of `d`.
-    pub fn dims(self, p: usize, d: usize) -> [usize; 2] {
+    /// Dims of pair `p` of a head of which `r` dims turn.
+    pub fn dims(self, p: usize, r: usize) -> [usize; 2] {
         match self {
             Pairs::Neighbours => [2 * p, 2 * p + 1],
-            Pairs::Halves => [p, p + d / 2],
+            Pairs::Halves => [p, p + r / 2],
         }
     }
 
@@ -55,10 +55,19 @@ impl Pairs {
 /// Rotary embedding of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope {
-    /// `[context, D]`: for each position and pair its cos and sin.
+    /// `[context, R]`: for each position and pair its cos and sin.
     pub table: Tensor,
+    /// R: dims of a head that turn, the first ones, a multiple of 8; 0: none, and the table is not read.
+    pub dims: usize,
     /// Which dims turn together.
     pub pairs: Pairs,
+}
+
+impl Rope {
+    /// No rotation.
+    pub fn none(self) -> Self {
+        Self { dims: 0, ..self }
+    }
 }
 
 impl Recorder<'_> {
@@ -74,8 +83,11 @@ impl Recorder<'_> {
     ) {
         let [q, k, v] = qkv;
         let element = self.desc(kv[0]).element;
-        self.expect(rope.table, Element::F32, d.head_dim);
-        assert!(d.head_dim.is_multiple_of(8), "rope_store: D = {} is no multiple of 8", d.head_dim);
+        if rope.dims > 0 {
+            self.expect(rope.table, Element::F32, rope.dims);
+        }
+        let whole = d.head_dim.is_multiple_of(8) && rope.dims.is_multiple_of(8) && rope.dims <= d.head_dim;
+        assert!(whole, "rope_store: {} of {} dims turn; multiples of 8 are expected", rope.dims, d.head_dim);
         self.expect(q, Element::F32, d.heads * d.head_dim);
         self.expect(k, Element::F32, d.kv_heads * d.head_dim);
         self.expect(v, Element::F32, d.kv_heads * d.head_dim);
@@ -83,8 +95,8 @@ impl Recorder<'_> {
             self.expect(pages, element, d.head_dim);
         }
         let spec = Spec::default().include(kv_include(element)).include(rope.pairs.include());
-        let spec = spec.u32("D4", d.head_dim / 4).u32("H", d.heads);
-        let spec = spec.u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
+        let spec = spec.u32("D4", d.head_dim / 4).u32("R4", rope.dims / 4);
+        let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
         let across = ((d.heads + 2 * d.kv_heads) * d.head_dim / 8).div_ceil(WORKGROUP);
         let extents = [Extent::Fixed(across), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
         self.dispatch(&ROPE_STORE, spec, &[inputs.tokens, rope.table, k, v, q, kv[0], kv[1]], extents);
@@ -93,14 +105,14 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, rope, k, v, q, k_pages, v_pages] = tensors else { unreachable!() };
-    let [d, heads, kv_heads, page] = ["D4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
-    let d = 4 * d;
+    let [d4, r4, heads, kv_heads, page] = ["D4", "R4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
+    let (d, r) = (4 * d4, 4 * r4);
     let rope = rope.f32();
     let pairs = if spec.includes(Pairs::Halves.include()) { Pairs::Halves } else { Pairs::Neighbours };
     let rotate = |position: usize, x: &[f32]| -> Vec<f32> {
-        let mut y = vec![0.0; d];
-        for (p, turn) in rope[position * d..][..d].chunks(2).enumerate() {
-            let [first, second] = pairs.dims(p, d);
+        let mut y = x.to_vec();
+        for (p, turn) in rope[position * r..][..r].chunks(2).enumerate() {
+            let [first, second] = pairs.dims(p, r);
             let [a, b, cos, sin] = [x[first], x[second], turn[0], turn[1]].map(f64::from);
             y[first] = (a * cos - b * sin) as f32;
             y[second] = (a * sin + b * cos) as f32;
