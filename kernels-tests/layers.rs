@@ -21,6 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["models", "gpu", "attention", "session"]),
     ("fetch", &["error"]),
     ("chat", &["engine", "text"]),
+    ("cli", &["chat", "fetch"]),
     ("agent", &["chat", "engine", "text"]),
     ("server", &["agent"]),
 ];

@@ -7,9 +7,12 @@ mod attention_prefill;
 mod bias;
 mod cases;
 mod chat;
+#[cfg(feature = "cli")]
+mod cli;
 mod diverge;
 mod embed;
 mod fetch;
+mod fit;
 mod formats;
 mod geglu;
 mod gguf;

@@ -115,6 +115,24 @@ fn chunks_of_any_size_give_the_same_logits() {
 }
 
 #[test]
+fn logits_from_a_position_on_are_those_of_all_positions() {
+    for toy in [&toy::ALL[0], &toy::ALL[3]] {
+        let mut engine = load(toy, &options());
+        let tokens = tokens(23, 70, toy);
+        let all = logits(&mut engine, &tokens);
+        for from in [0, 1, 31, 32, 45, 69, 70, 99] {
+            let mut session = engine.session();
+            session.push(&tokens);
+            let mut rows = Vec::new();
+            engine.each_logits(&mut session, from, |position, row| rows.push((position, row.to_vec()))).unwrap();
+            assert!(rows.iter().map(|(position, _)| *position).eq(from..70), "from {from}");
+            assert!(rows.iter().all(|(position, row)| *row == all[*position]), "from {from}");
+            assert_eq!(session.pending().len(), 0);
+        }
+    }
+}
+
+#[test]
 fn batches_of_any_size_give_the_same_logits() {
     let toy = &toy::ALL[2];
     let tokens = tokens(4, 40, toy);

@@ -1,19 +1,23 @@
 //! A model on a device with its pool of pages; [`Engine::step`] runs a ragged batch of sessions.
 
+mod available;
 mod decode;
 mod diverge;
+mod recorded;
 mod testing;
 
+pub use available::{available_memory, left_in_groups};
 pub use diverge::{Difference, Diverge, Report};
+pub use recorded::{Plan, Recorded, expect_fits};
 
 use crate::error::{Error, Result};
-use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Kind, Prepared};
-use crate::kernel::{Count, Step};
+use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Prepared};
+use crate::kernel::Step;
 use crate::kernels::{AttentionDims, SAMPLED};
-use crate::kv::{PAGE, PagePool};
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
-use crate::models::{self, Config, Io};
-use crate::program::{Mode, Program, Recorder};
+use crate::kv::PagePool;
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, stride};
+use crate::models::{Config, Io};
+use crate::program::{Mode, Program};
 use crate::sampler::Sampling;
 use crate::session::Session;
 use crate::weights::Weights;
@@ -44,6 +48,9 @@ pub struct EngineOptions {
     pub pages: usize,
     /// Most bytes of one binding, when less than the device allows.
     pub binding: usize,
+    /// Most bytes of the model on the device. `None`: where the device computes in the system's memory, what is available
+    /// of that; else until the device has no more.
+    pub memory: Option<usize>,
 }
 
 impl Default for EngineOptions {
@@ -56,19 +63,9 @@ impl Default for EngineOptions {
             kv: Element::F16,
             pages: 0,
             binding: usize::MAX,
+            memory: None,
         }
     }
-}
-
-/// Bytes on the device.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Plan {
-    /// Weights and tables.
-    pub weights: usize,
-    /// KV pages.
-    pub kv: usize,
-    /// Activations, inputs and results of a step.
-    pub activations: usize,
 }
 
 /// Most sequences that the decode program runs; more go through the prefill program.
@@ -99,6 +96,8 @@ struct OnGpu {
 
 impl Engine {
     /// Loads a checkpoint. Calls `progress` with bytes uploaded and bytes in all.
+    ///
+    /// [`Error::DoesNotFit`] comes before anything is allocated.
     pub fn load(weights: &Weights, options: &EngineOptions, progress: impl FnMut(usize, usize)) -> Result<Self> {
         let gpu = match &options.backend {
             Backend::Gpu(options) => Some(Gpu::new(options)?),
@@ -116,33 +115,9 @@ impl Engine {
         caps: Option<&Caps>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Self> {
-        let config = Config::read(weights)?;
-        let context = if options.context == 0 { config.context } else { options.context };
-        let pages = if options.pages == 0 { options.sequences * context.div_ceil(PAGE) } else { options.pages };
-        let capacity = Capacity {
-            tokens: options.batch,
-            outputs: options.sequences.max(16).min(options.batch),
-            sequences: options.sequences,
-            context,
-            pages,
-            kv: options.kv,
-            binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
-        };
-        check(&capacity, &config)?;
-        let mut memory = Memory::new(capacity);
-        if let Some(caps) = caps {
-            memory.tile = if caps.kind == Kind::Software { Tile::SOFTWARE } else { Tile::HARDWARE };
-            memory.tile.broadcast = caps.subgroup >= 8;
-        }
-        let io = Io::declare(&config, &mut memory);
-        let model = models::declare(&config, weights, &mut memory)?;
-        let record = |mode| {
-            let mut r = Recorder::new(&memory, mode);
-            model.record(&io, &mut r);
-            r.sample(io.logits, io.sampling, io.ids);
-            r.finish()
-        };
-        let (prefill, decode) = (record(Mode::Prefill), record(Mode::Decode));
+        expect_fits(weights, options, caps)?;
+        let Recorded { config, mut memory, prefill, decode, io } = Recorded::new(weights, options, caps)?;
+        let pool = PagePool::new(memory.capacity.pages);
         let device = match gpu {
             Some(gpu) => {
                 let total = memory.tensors().iter().map(|t| t.bytes()).sum();
@@ -160,7 +135,7 @@ impl Engine {
             }
             None => Device::Cpu { host: memory.tensors().iter().map(|t| t.host()).collect::<Result<_>>()? },
         };
-        Ok(Self { config, memory, io, pool: PagePool::new(pages), prefill, decode, device })
+        Ok(Self { config, memory, io, pool, prefill, decode, device })
     }
 
     /// Shapes of the model.
@@ -183,16 +158,7 @@ impl Engine {
 
     /// Bytes on the device.
     pub fn plan(&self) -> Plan {
-        let mut plan = Plan::default();
-        for t in self.memory.tensors() {
-            *match (t.element, t.bound) {
-                (Element::Weight(_), _) => &mut plan.weights,
-                _ if t.name.ends_with("_pages") => &mut plan.kv,
-                (_, None) if t.is_table => &mut plan.weights,
-                _ => &mut plan.activations,
-            } += t.bytes();
-        }
-        plan
+        Plan::of(&self.memory)
     }
 
     /// Pages that no session holds.
@@ -235,18 +201,35 @@ impl Engine {
 
     /// Computes the pending tokens of a session and returns the logits after each of them, in as many steps as it takes.
     pub fn logits(&mut self, session: &mut Session) -> Result<Vec<Vec<f32>>> {
-        session.reopen();
         let mut rows = Vec::new();
+        self.each_logits(session, 0, |_, row| rows.push(row.to_vec()))?;
+        Ok(rows)
+    }
+
+    /// As [`logits`](Self::logits), but passes each row with its position to `row`, and none of positions before `from`.
+    pub fn each_logits(
+        &mut self,
+        session: &mut Session,
+        from: usize,
+        mut row: impl FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        session.reopen();
+        let Capacity { tokens, outputs, .. } = self.memory.capacity;
         while !session.pending().is_empty() {
-            let n = session.pending().len().min(self.memory.capacity.outputs);
-            rows.extend(self.attempt(&mut [session], |engine, sessions| {
-                let inputs = engine.inputs(sessions, &[n], &[n])?;
+            let (first, pending) = (session.table.len(), session.pending().len());
+            let (n, n_rows) = match from.saturating_sub(first).min(pending) {
+                0 => (pending.min(outputs), pending.min(outputs)),
+                before => (before.min(tokens), 0),
+            };
+            let rows = self.attempt(&mut [session], |engine, sessions| {
+                let inputs = engine.inputs(sessions, &[n], &[n_rows])?;
                 let launched = engine.launch(&inputs)?;
                 engine.ids(launched)?;
-                engine.last_logits(n)
-            })?);
+                if n_rows == 0 { Ok(Vec::new()) } else { engine.last_logits(n_rows) }
+            })?;
+            rows.iter().enumerate().for_each(|(i, logits)| row(first + i, logits));
         }
-        Ok(rows)
+        Ok(())
     }
 
     /// The first `rows` rows of logits of the last step: one for each session that got a token, in their order.
@@ -409,30 +392,5 @@ impl Inputs {
             max_pages: self.sequences.iter().map(|s| s[1]).max().unwrap_or(0),
             padding: [0; 3],
         }
-    }
-}
-
-/// Refuses sizes that no step could use.
-fn check(c: &Capacity, config: &Config) -> Result<()> {
-    let at_least = |what: &str, n: usize, least: usize| match n {
-        n if n >= least => Ok(()),
-        n => Err(Error::request(what, format!("at least {least}"), n)),
-    };
-    at_least("context", c.context, 1)?;
-    at_least("sequences", c.sequences, 1)?;
-    at_least("batch", c.tokens, c.sequences)?;
-    at_least("pages", c.pages, c.of(Count::Pages))?;
-    // Page slots and list entries are u32 on the device.
-    if c.pages > u32::MAX as usize / PAGE / 2 {
-        return Err(Error::request("pages", format!("at most {}", u32::MAX as usize / PAGE / 2), c.pages));
-    }
-    // The table of rotary angles is one binding; a file may claim any context.
-    let fit = c.binding.min(1 << 30) / (4 * config.attention.head_dim);
-    if c.context > fit {
-        return Err(Error::request("context", format!("at most {fit} positions"), c.context));
-    }
-    match c.kv {
-        Element::F16 | Element::F32 => Ok(()),
-        other => Err(Error::request("KV format", "f16 or f32", format!("{other:?}"))),
     }
 }

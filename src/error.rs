@@ -40,6 +40,10 @@ pub enum Error {
     /// The device has no memory for a buffer.
     #[error("device {device}: out of memory for {what}: {bytes} bytes")]
     OutOfMemory { device: String, what: String, bytes: u64 },
+    /// The model does not fit the memory that is available, or one of its tensors no binding. Nothing has been allocated.
+    /// `fitting`: the longest context that would fit, a multiple of 16; `None` when not even that of 16 does.
+    #[error("device {device}: {what} does not fit: {needed} bytes needed, {available} available; {}", or_with(fitting))]
+    DoesNotFit { device: String, what: String, needed: u64, available: u64, fitting: Option<usize> },
     /// No free page is left in the KV pool. Nothing of the step has run.
     #[error("KV cache is full: {needed} more pages needed, {free} free")]
     OutOfPages { needed: usize, free: usize },
@@ -68,5 +72,12 @@ impl Error {
 
     pub(crate) fn request(what: impl Into<String>, expected: impl ToString, found: impl ToString) -> Error {
         Error::Request { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+}
+
+fn or_with(fitting: &Option<usize>) -> String {
+    match fitting {
+        Some(context) => format!("a context of {context} would fit"),
+        None => "no context would fit".into(),
     }
 }

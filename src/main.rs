@@ -1,0 +1,5 @@
+//! The command line `farpast`.
+
+fn main() -> std::process::ExitCode {
+    farpast::cli::run(std::env::args_os())
+}
