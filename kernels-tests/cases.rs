@@ -604,7 +604,7 @@ impl Draft {
         let weights: Vec<f32> = (0..n * k)
             .map(|_| if values == Values::LargePositive { random.unit() * scale } else { random.signed(scale) })
             .collect();
-        let rows = WeightRows { format, rows: n, cols: k, bytes: Bytes::new(encode(format, &weights)) };
+        let rows = WeightRows::new(format, n, k, Bytes::new(encode(format, &weights)));
         Declared(self.memory.weight("w", &rows), rows)
     }
 

@@ -213,7 +213,7 @@ fn embed(
 ) -> Result<(), String> {
     let expected = decode(format, bytes);
     let format = Box::leak(Box::new(Format { wgsl: wgsl.to_string().leak(), ..*format }));
-    let table = WeightRows { format, rows, cols, bytes: Bytes::new(bytes.to_vec()) };
+    let table = WeightRows::new(format, rows, cols, Bytes::new(bytes.to_vec()));
     let row = (format.gpu_bytes)(rows, cols).div_ceil(rows);
     let mut memory = memory(rows, if parts == 1 { usize::MAX } else { row * rows.div_ceil(parts) + 4 });
     let table = memory.weight("table", &table);

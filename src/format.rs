@@ -43,6 +43,12 @@ pub struct Format {
     pub block_bytes: usize,
     /// Decodes whole blocks: `bytes` to `bytes.len() / block_bytes * block_len` weights.
     pub decode: fn(bytes: &[u8], weights: &mut [f32]),
+    /// Rounds whole blocks of finite weights: `weights.len() / block_len * block_bytes` bytes. None where checkpoints are
+    /// read only.
+    pub encode: Option<fn(weights: &[f32], bytes: &mut [u8])>,
+    /// Bytes of a block that lie in a plane of their own in GPU memory, behind the rest of all blocks; 0 where blocks stay
+    /// together.
+    pub head_bytes: usize,
     /// Bytes in GPU memory of `rows × cols` weights, a multiple of 4.
     pub gpu_bytes: fn(rows: usize, cols: usize) -> usize,
     /// Fills `gpu` (`gpu_bytes` long) from the checkpoint's bytes of `rows × cols` weights.

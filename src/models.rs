@@ -27,6 +27,8 @@ pub struct Config {
     pub attention: AttentionDims,
     /// Positions the model was trained for.
     pub context: usize,
+    /// Which dims of a head turn together.
+    pub pairs: Pairs,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
     /// Rotary frequencies are divided by this.
@@ -97,6 +99,12 @@ impl Config {
             Some("linear") => positive("rope.scaling.factor", m.f32(&key("rope.scaling.factor"))?)?,
             Some(kind) => return Err(Error::file(weights.path(), key("rope.scaling.type"), "none or linear", kind)),
         };
+        // GGUF files have rows of q and k in an order of the architecture; other checkpoints say which.
+        let pairs = match m.optional(&key("rope.pairs"), Metadata::string)? {
+            None if architecture == "llama" => Pairs::Neighbours,
+            None | Some("halves") => Pairs::Halves,
+            Some(pairs) => return Err(Error::file(weights.path(), key("rope.pairs"), "halves", pairs)),
+        };
         let window = m.optional(&key("attention.sliding_window"), Metadata::u32)?.unwrap_or(0) as usize;
         if window > 0 && architecture != "gemma3" {
             return Err(Error::file(weights.path(), key("attention.sliding_window"), "none", window));
@@ -114,6 +122,7 @@ impl Config {
             vocab,
             attention: AttentionDims { heads, kv_heads, head_dim },
             context: required("context_length")?,
+            pairs,
             rope_theta: positive(
                 "rope.freq_base",
                 m.optional(&key("rope.freq_base"), Metadata::f32)?.unwrap_or(10000.0),
@@ -180,8 +189,7 @@ pub fn declare(config: &Config, weights: &Weights, m: &mut Memory) -> Result<Box
     let mut declare = Declare { weights, memory: m, used: Vec::new() };
     let model: Box<dyn Model> = match config.architecture.as_str() {
         "gemma3" => Box::new(gemma3::Gemma3::declare(config, &mut declare)?),
-        "llama" => Box::new(llama::Llama::declare(config, Pairs::Neighbours, &mut declare)?),
-        _ => Box::new(llama::Llama::declare(config, Pairs::Halves, &mut declare)?),
+        _ => Box::new(llama::Llama::declare(config, &mut declare)?),
     };
     declare.expect_all_used()?;
     Ok(model)

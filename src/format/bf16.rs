@@ -9,6 +9,8 @@ pub static BF16: Format = Format {
     block_len: 1,
     block_bytes: 2,
     decode,
+    encode: None,
+    head_bytes: 0,
     gpu_bytes: |rows, cols| rows * cols.next_multiple_of(32) * 2,
     repack: |bytes, _rows, cols, gpu| pad_rows(bytes, cols * 2, gpu, cols.next_multiple_of(32) * 2),
     wgsl: include_str!("../../shaders/format/bf16.wgsl"),

@@ -9,6 +9,8 @@ pub static F32: Format = Format {
     block_len: 1,
     block_bytes: 4,
     decode,
+    encode: None,
+    head_bytes: 0,
     gpu_bytes: |rows, cols| rows * cols.next_multiple_of(32) * 4,
     repack: |bytes, _rows, cols, gpu| pad_rows(bytes, cols * 4, gpu, cols.next_multiple_of(32) * 4),
     wgsl: include_str!("../../shaders/format/f32.wgsl"),

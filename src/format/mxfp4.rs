@@ -21,6 +21,8 @@ pub static MXFP4: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
+    head_bytes: BYTES - BODY,
     gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
     repack: |bytes, _rows, _cols, gpu| {
         planes(bytes, BYTES, BODY, gpu, |block, q, e| {

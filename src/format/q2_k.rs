@@ -18,6 +18,8 @@ pub static Q2_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
+    head_bytes: 0,
     gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
     repack,
     wgsl: include_str!("../../shaders/format/q2_k.wgsl"),

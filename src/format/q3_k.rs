@@ -20,6 +20,8 @@ pub static Q3_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
+    head_bytes: BYTES - BODY,
     gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
     repack: |bytes, _rows, _cols, gpu| {
         planes(bytes, BYTES, BODY, gpu, |block, body, d| {

@@ -15,6 +15,8 @@ pub static Q4_1: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
+    head_bytes: 0,
     gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
     repack: |bytes, _rows, _cols, gpu| gpu.copy_from_slice(bytes),
     wgsl: include_str!("../../shaders/format/q4_1.wgsl"),

@@ -17,6 +17,8 @@ pub static Q5_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
+    head_bytes: BYTES - BODY,
     gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, BODY),
     repack: |bytes, _rows, _cols, gpu| {
         planes(bytes, BYTES, BODY, gpu, |block, q, d| {

@@ -16,6 +16,8 @@ pub static Q5_1: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
+    head_bytes: 0,
     gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * BYTES,
     repack: |bytes, _rows, _cols, gpu| {
         gpu.copy_from_slice(bytes);

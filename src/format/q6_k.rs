@@ -20,6 +20,8 @@ pub static Q6_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
+    head_bytes: 0,
     gpu_bytes: |rows, cols| rows * cols.div_ceil(LEN) * GPU,
     repack,
     wgsl: include_str!("../../shaders/format/q6_k.wgsl"),

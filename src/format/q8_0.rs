@@ -1,5 +1,5 @@
 use super::Format;
-use super::group::{LEN, half_at, planes, planes_bytes};
+use super::group::{LEN, half_at, planes, planes_bytes, set_half};
 
 const BYTES: usize = 34;
 
@@ -15,6 +15,8 @@ pub static Q8_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: Some(encode),
+    head_bytes: BYTES - LEN,
     gpu_bytes: |rows, cols| planes_bytes(rows * cols.div_ceil(LEN), BYTES, LEN),
     repack: |bytes, _rows, _cols, gpu| {
         planes(bytes, BYTES, LEN, gpu, |block, q, d| {
@@ -30,6 +32,18 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
         let d = half_at(block, 0);
         for (q, to) in block[2..].iter().zip(to) {
             *to = d * f32::from(*q as i8);
+        }
+    }
+}
+
+/// The largest magnitude becomes 127.
+fn encode(weights: &[f32], bytes: &mut [u8]) {
+    for (from, block) in weights.chunks_exact(LEN).zip(bytes.as_chunks_mut::<BYTES>().0) {
+        let d = from.iter().fold(0f32, |most, w| most.max(w.abs())) / 127.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        set_half(block, 0, d);
+        for (w, q) in from.iter().zip(&mut block[2..]) {
+            *q = (w * inverse).round() as i8 as u8;
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::{Config, Declare, Io, Model, rope_table};
 use crate::error::Result;
 use crate::kernel::Count;
-use crate::kernels::{Pairs, Rope, Scores};
+use crate::kernels::{Rope, Scores};
 use crate::memory::{Tensor, Weight};
 use crate::program::Recorder;
 
@@ -51,7 +51,7 @@ struct Activations {
 }
 
 impl Llama {
-    pub fn declare(config: &Config, pairs: Pairs, d: &mut Declare) -> Result<Self> {
+    pub fn declare(config: &Config, d: &mut Declare) -> Result<Self> {
         let (c, f, a, capacity) = (config.hidden, config.ffn, config.attention, d.memory.capacity);
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let embed = d.matrix("token_embd.weight", config.vocab, c)?;
@@ -89,7 +89,7 @@ impl Llama {
         };
         let table = rope_table(capacity.context, a.head_dim, config.rope_theta, config.rope_factor, factors.as_deref());
         let m = &mut *d.memory;
-        let rope = Rope { table: m.table("rope", a.head_dim, &table), pairs };
+        let rope = Rope { table: m.table("rope", a.head_dim, &table), pairs: config.pairs };
         let mut token = |name, cols| m.activation(name, Count::Tokens, cols);
         let (x, h, o) = (token("x", c), token("h", c), token("o", q_dim));
         let qkv = [token("q", q_dim), token("k", kv_dim), token("v", kv_dim)];
