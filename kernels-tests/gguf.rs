@@ -152,7 +152,7 @@ fn a_file_without_tensors_opens() {
 #[test]
 fn an_absent_file_a_directory_and_an_empty_file_are_errors() {
     says(Weights::open("/nonexistent/model.gguf"), &["/nonexistent/model.gguf: "]);
-    says(Weights::open(std::env::temp_dir()), &["expected a regular file, found a directory"]);
+    says(Weights::open(std::env::temp_dir()), &["config.json: expected one beside the weights, found none"]);
     says(Weights::open(&Temporary::new(b"").0), &["magic: expected GGUF, found an empty file"]);
 }
 

@@ -25,6 +25,8 @@ mod models;
 mod packaged_models;
 mod rmsnorm;
 mod rope_store;
+mod safetensors;
+mod safetensors_writer;
 mod sample;
 mod sampler;
 mod shaders;

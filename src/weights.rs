@@ -342,8 +342,7 @@ fn quantized_format(wanted: &'static Format, entry: &TensorEntry, format: &Forma
     if rows == 1 || !entry.name.ends_with(".weight") || ![&F32, &F16, &BF16].contains(&format) {
         return None;
     }
-    let few_bits = wanted.block_bytes * 8 < wanted.block_len * 8;
-    let precise = few_bits && ["token_embd.weight", "output.weight"].contains(&entry.name);
+    let precise = wanted.block_bytes < wanted.block_len && ["token_embd.weight", "output.weight"].contains(&entry.name);
     let fits = |f: &&'static Format| cols.is_multiple_of(f.block_len as u64);
     [if precise { &Q8_0 } else { wanted }, &Q8_0, &F16].into_iter().find(fits)
 }

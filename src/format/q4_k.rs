@@ -65,8 +65,9 @@ fn encode(weights: &[f32], bytes: &mut [u8]) {
     }
 }
 
-/// The scale s ≥ 0 and minimum m ≥ 0 of the least Σ v (s q - m - w)² over quants q from 0 to 15, where v = |w| plus the root
-/// mean square. q is rounded with steps around that of the range; of each the best s and m are those of least squares.
+/// Scale s ≥ 0 and minimum m ≥ 0 that make Σ v (s q - m - w)² small with quants q from 0 to 15, where v = |w| plus the root
+/// mean square. q is rounded from the best minimum so far with steps around that of the range; for each q the best s and m
+/// are those of least squares.
 fn fit(weights: &[f32; GROUP]) -> (f32, f32) {
     const STEPS: i32 = 10;
     let rms = (weights.iter().map(|w| w * w).sum::<f32>() / GROUP as f32).sqrt();
@@ -77,9 +78,10 @@ fn fit(weights: &[f32; GROUP]) -> (f32, f32) {
     let mut best = ((high - low) / 15.0, -low);
     let mut least = f32::INFINITY;
     for step in -STEPS..=STEPS {
-        let inverse = (15.0 + 0.1 * step as f32) / (high - low);
+        let (_, minimum) = best;
+        let inverse = (15.0 + 0.1 * step as f32) / (high + minimum);
         let [mut v1, mut vq, mut vqq, mut vw, mut vwq] = [0f32; 5];
-        let quants: [f32; GROUP] = std::array::from_fn(|i| ((weights[i] - low) * inverse).round().clamp(0.0, 15.0));
+        let quants: [f32; GROUP] = std::array::from_fn(|i| ((weights[i] + minimum) * inverse).round().clamp(0.0, 15.0));
         for (w, q) in weights.iter().zip(quants) {
             let v = rms + w.abs();
             v1 += v;

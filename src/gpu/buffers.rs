@@ -125,13 +125,7 @@ struct Upload<'a> {
 
 impl Upload<'_> {
     /// Lays weights out and writes them, some rows at a time. Calls `uploaded` with the bytes of each time.
-    fn weight(
-        &mut self,
-        buffers: &Buffers,
-        t: Tensor,
-        w: &WeightRows,
-        mut uploaded: impl FnMut(usize),
-    ) -> Result<()> {
+    fn weight(&mut self, buffers: &Buffers, t: Tensor, w: &WeightRows, mut uploaded: impl FnMut(usize)) -> Result<()> {
         let (format, buffer) = (w.format, &buffers.tensors[t.0]);
         let heads = |rows: usize| rows * w.cols / format.block_len * format.head_bytes;
         // The plane before the heads, which are padded to words behind the last row only.

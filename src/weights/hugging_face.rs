@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 use self::config::Field;
 use self::names::Meaning;
@@ -47,7 +47,9 @@ impl HuggingFace {
         let is_file = path.extension().is_some_and(|extension| extension == "safetensors") && !path.is_dir();
         let folder = if is_file { path.parent().unwrap_or(Path::new("")) } else { path };
         let config = folder.join("config.json");
-        let bytes = read(&config)?;
+        let Some(bytes) = present(read, &config)? else {
+            return Err(Error::file(folder, "config.json", "one beside the weights", "none"));
+        };
         let text = json(&bytes, MAX_CONFIG).map_err(|fault| fault.of(&config))?;
         let model = config::read(text, &config)?;
         let mut files = match is_file {
@@ -193,24 +195,20 @@ impl Source for HuggingFace {
 fn open_files(folder: &Path, read: &dyn Fn(&Path) -> Result<Bytes>) -> Result<Vec<File>> {
     const SINGLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
-    let present = |name: &str| match read(&folder.join(name)) {
-        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
-        other => other.map(Some),
-    };
-    if let Some(bytes) = present(SINGLE)? {
-        return Ok(vec![File::parse(&folder.join(SINGLE), bytes)?]);
+    let [single, path] = [SINGLE, INDEX].map(|name| folder.join(name));
+    if let Some(bytes) = present(read, &single)? {
+        return Ok(vec![File::parse(&single, bytes)?]);
     }
-    let Some(bytes) = present(INDEX)? else {
+    let Some(bytes) = present(read, &path)? else {
         return Err(Error::file(folder, "weights", format!("{SINGLE} or {INDEX}"), "neither"));
     };
-    let path = folder.join(INDEX);
     let of_index = |fault: Fault| fault.of(&path);
     let index = json(&bytes, MAX_INDEX).map_err(of_index)?;
     let mut shards = BTreeSet::new();
     each(index, |name, shard| {
         let mut components = Path::new(shard).components();
         let plain = matches!(components.next(), Some(Component::Normal(file)) if file == shard);
-        if !plain || shard.contains(['/', '\\', ':']) {
+        if !plain || shard.contains(['/', ':']) {
             let what = format!("weight_map of {}", Shown(name.as_bytes()));
             return Err(Fault::new(what, "a file of this folder", format!("\"{}\"", Shown(shard.as_bytes()))));
         }
@@ -248,56 +246,62 @@ fn open_files(folder: &Path, read: &dyn Fn(&Path) -> Result<Bytes>) -> Result<Ve
     Ok(files)
 }
 
+/// The bytes of a file, if there is one.
+fn present(read: &dyn Fn(&Path) -> Result<Bytes>, path: &Path) -> Result<Option<Bytes>> {
+    match read(path) {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Calls `f` with each entry of an index: a tensor's name, the file it is in.
 fn each<'a>(index: &'a str, f: impl FnMut(&'a str, &'a str) -> Result<(), Fault>) -> Result<(), Fault> {
     let mut json = serde_json::Deserializer::from_str(index);
-    let mut entries = Entries { f, depth: 0, found: false };
-    let outcome = (&mut json).deserialize_map(&mut entries).map_err(json_fault)?;
-    let found = entries.found;
-    outcome?;
-    json.end().map_err(json_fault)?;
+    let mut entries = Entries { f, inside: false, found: false, fault: None };
+    let read = (&mut json).deserialize_map(&mut entries).and_then(|()| json.end());
+    let Entries { found, fault, .. } = entries;
+    read.map_err(|error| fault.unwrap_or_else(|| json_fault(error)))?;
     if found { Ok(()) } else { Err(Fault::new("weight_map", "an object", "no such key")) }
 }
 
-/// Visits an index, and within it (at depth 1) its `weight_map`.
+/// Visits an index and what is inside its `weight_map`, up to the first fault.
 struct Entries<F> {
     f: F,
-    depth: usize,
+    inside: bool,
     found: bool,
+    fault: Option<Fault>,
 }
 
 impl<'de, F: FnMut(&'de str, &'de str) -> Result<(), Fault>> DeserializeSeed<'de> for &mut Entries<F> {
-    type Value = Result<(), Fault>;
+    type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
 impl<'de, F: FnMut(&'de str, &'de str) -> Result<(), Fault>> Visitor<'de> for &mut Entries<F> {
-    type Value = Result<(), Fault>;
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "an object with a weight_map of names without escapes")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<&str>()? {
-            if self.depth == 1 {
+            if self.inside {
                 if let Err(fault) = (self.f)(key, map.next_value()?) {
-                    return Ok(Err(fault));
+                    self.fault = Some(fault);
+                    return Err(A::Error::custom("a fault"));
                 }
             } else if key == "weight_map" {
-                self.depth = 1;
-                let outcome = map.next_value_seed(&mut *self)?;
-                (self.depth, self.found) = (0, true);
-                if outcome.is_err() {
-                    return Ok(outcome);
-                }
+                self.inside = true;
+                map.next_value_seed(&mut *self)?;
+                (self.inside, self.found) = (false, true);
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 }

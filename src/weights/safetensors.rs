@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{Fault, Shown};
+use crate::Result;
 use crate::format::{BF16, F16, F32, Format};
 use crate::memory::Bytes;
-use crate::Result;
 
 /// A file whose header has been checked.
 pub(super) struct File {
@@ -102,9 +102,11 @@ pub(super) fn json(bytes: &[u8], most: usize) -> Result<&str, Fault> {
 
 /// What a JSON parser says, shortened.
 pub(super) fn json_fault(error: serde_json::Error) -> Fault {
+    let (line, column) = (error.line(), error.column());
     let text = error.to_string();
-    let found = format!("at line {}, column {}: {}", error.line(), error.column(), Shown(text.as_bytes()));
-    Fault::new("JSON", "what this file should hold", found)
+    let text = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+    let found: String = text.chars().filter(|c| !c.is_control()).take(160).collect();
+    Fault::new(format!("JSON at line {line}, column {column}"), "the fields of such a file", found)
 }
 
 /// Bytes before the header.
@@ -169,33 +171,29 @@ impl<'de> Visitor<'de> for ShapeVisitor {
     }
 }
 
-/// Calls a function with each tensor of a header.
-struct Tensors<F>(F);
-
-impl<'de, F: FnMut(&'de str, Description<'de>) -> Result<(), Fault>> DeserializeSeed<'de> for Tensors<F> {
-    type Value = Result<(), Fault>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
+/// Calls a function with each tensor of a header, up to the first fault.
+struct Tensors<'a, F> {
+    f: F,
+    fault: &'a mut Option<Fault>,
 }
 
-impl<'de, F: FnMut(&'de str, Description<'de>) -> Result<(), Fault>> Visitor<'de> for Tensors<F> {
-    type Value = Result<(), Fault>;
+impl<'de, F: FnMut(&'de str, Description<'de>) -> Result<(), Fault>> Visitor<'de> for Tensors<'_, F> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "an object of tensors by names without escapes")
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(name) = map.next_key::<&str>()? {
             if name == "__metadata__" {
                 map.next_value::<IgnoredAny>()?;
-            } else if let Err(fault) = (self.0)(name, map.next_value()?) {
-                return Ok(Err(fault));
+            } else if let Err(fault) = (self.f)(name, map.next_value()?) {
+                *self.fault = Some(fault);
+                return Err(A::Error::custom("a fault"));
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 }
 
@@ -251,8 +249,9 @@ fn parse(bytes: &[u8]) -> Result<Vec<Position>, Fault> {
 
 fn each<'a>(header: &'a str, f: impl FnMut(&'a str, Description<'a>) -> Result<(), Fault>) -> Result<(), Fault> {
     let mut json = serde_json::Deserializer::from_str(header);
-    Tensors(f).deserialize(&mut json).map_err(json_fault)??;
-    json.end().map_err(json_fault)
+    let mut fault = None;
+    let read = (&mut json).deserialize_map(Tensors { f, fault: &mut fault }).and_then(|()| json.end());
+    read.map_err(|error| fault.unwrap_or_else(|| json_fault(error)))
 }
 
 fn name_of<'a>(bytes: &'a [u8], position: &Position) -> &'a [u8] {

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor};
 
 use super::names::Names;
+use crate::Result;
 use crate::weights::safetensors::json_fault;
 use crate::weights::{Fault, Shown};
-use crate::Result;
 
 /// What a configuration says.
 pub struct Model {
@@ -129,8 +129,8 @@ enum LayerType {
 }
 
 impl Config {
-    fn model(self) -> Result<Model, Fault> {
-        let model_type = self.model_type.as_deref().ok_or_else(|| missing("model_type", "a string"))?;
+    fn model(mut self) -> Result<Model, Fault> {
+        let model_type = self.model_type.take().ok_or_else(|| missing("model_type", "a string"))?;
         let Some((_, architecture)) = TYPES.iter().find(|(name, _)| *name == model_type) else {
             let names: Vec<_> = TYPES.iter().map(|(name, _)| *name).collect();
             let found = format!("\"{}\"", Shown(model_type.as_bytes()));
@@ -138,6 +138,10 @@ impl Config {
         };
         if self.quantization_config.is_some() {
             return Err(Fault::new("quantization_config", "none: weights of F32, F16 or BF16", "one"));
+        }
+        if model_type == "llama" {
+            // Not a field of its class.
+            self.sliding_window = None;
         }
         let multimodal = model_type == "gemma3";
         match self.text_config {
