@@ -218,8 +218,17 @@ fn embed() -> Vec<Case> {
 
 fn rmsnorm() -> Vec<Case> {
     let cs = [1, 2, 3, 31, 33, 100, 577, 1537, 4097];
-    let mut cases: Vec<_> =
-        cs.into_iter().map(|c| Case::Rmsnorm { c, heads: 1, t: 5, outputs: c % 3 == 0, scale: 3.0, tile: if c % 2 == 0 { Tile::SOFTWARE } else { BROADCAST } }).collect();
+    let mut cases: Vec<_> = cs
+        .into_iter()
+        .map(|c| Case::Rmsnorm {
+            c,
+            heads: 1,
+            t: 5,
+            outputs: c % 3 == 0,
+            scale: 3.0,
+            tile: if c % 2 == 0 { Tile::SOFTWARE } else { BROADCAST },
+        })
+        .collect();
     cases.push(Case::Rmsnorm { c: 579, heads: 1, t: 17, outputs: false, scale: LARGE, tile: BROADCAST });
     cases.push(Case::Rmsnorm { c: 64, heads: 3, t: 6, outputs: false, scale: 3.0, tile: Tile::SOFTWARE });
     cases.push(Case::Rmsnorm { c: 62, heads: 1, t: 7, outputs: true, scale: 1e-5, tile: BROADCAST });
@@ -491,7 +500,8 @@ impl Case {
                 ids.extend((ids.len()..t).map(|_| random.below(v) as u32));
                 // Every third token is what the step before has drawn for some sequence.
                 let drawn = setup.memory.input("ids", Count::Outputs, 1);
-                let token = |(i, id): (usize, &u32)| if i % 3 == 2 { [SAMPLED, 0, 0, i as u32 / 3] } else { [*id, 0, 0, 1] };
+                let token =
+                    |(i, id): (usize, &u32)| if i % 3 == 2 { [SAMPLED, 0, 0, i as u32 / 3] } else { [*id, 0, 0, 1] };
                 setup.input(tokens, ids.iter().take(t).enumerate().flat_map(token).collect());
                 setup.input(drawn, ids.iter().take(t).skip(2).step_by(3).copied().collect());
                 let name = format!("embed {} [{v}, {c}] in {parts} parts, T = {t}", format.name);
@@ -507,7 +517,8 @@ impl Case {
                 let y = setup.memory.activation("y", count, heads * c);
                 setup.rows(x, t, |_, _| random.signed(scale));
                 let step = if outputs { outputs_step(t) } else { tokens_step(t) };
-                let name = format!("rmsnorm C = {c}, H = {heads}, T = {t}, outputs: {outputs}, |x| ≤ {scale}, {tile:?}");
+                let name =
+                    format!("rmsnorm C = {c}, H = {heads}, T = {t}, outputs: {outputs}, |x| ≤ {scale}, {tile:?}");
                 setup.record(name, Mode::Prefill, vec![step], |r| r.rmsnorm(x, w, 1e-5, y))
             }
             Case::Linear { mode, tile, format, n, k, t, add, outputs, parts, values } => {
@@ -563,7 +574,8 @@ impl Case {
                         [angle.cos(), angle.sin()]
                     })
                     .collect();
-                let rope = Rope { table: setup.memory.table("rope", turning, &table), dims: turning, pairs: Neighbours };
+                let rope =
+                    Rope { table: setup.memory.table("rope", turning, &table), dims: turning, pairs: Neighbours };
                 let kv_dim = d.kv_heads * d.head_dim;
                 let mut projection = |rows| weights(&mut random, format, rows, k);
                 let [q, key, value] = [d.heads * d.head_dim, kv_dim, kv_dim].map(&mut projection);
@@ -571,10 +583,7 @@ impl Case {
                 let [qk, all] = [1, 2].map(|n| (d.heads + n * d.kv_heads) * d.head_dim / 2);
                 let m = &mut setup.memory;
                 let w = match split {
-                    true => vec![
-                        m.pairs("qk", vec![q, key], &of(0..qk)),
-                        m.pairs("v", vec![value], &of(0..all - qk)),
-                    ],
+                    true => vec![m.pairs("qk", vec![q, key], &of(0..qk)), m.pairs("v", vec![value], &of(0..all - qk))],
                     false => vec![m.pairs("qkv", vec![q, key, value], &of(0..all))],
                 };
                 let norm = setup.norm(&mut random, k);
@@ -589,7 +598,10 @@ impl Case {
                 let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
                 setup.rows(x, batch.tokens.len(), |_, _| random.signed(3.0));
                 let pages = setup.kv_pages(d, &batch);
-                let name = format!("{mode:?} {} {d:?} K = {k} {kv:?}, {tile:?}, biases: {biases}, split: {split}", format.name);
+                let name = format!(
+                    "{mode:?} {} {d:?} K = {k} {kv:?}, {tile:?}, biases: {biases}, split: {split}",
+                    format.name
+                );
                 setup.record(name, mode, vec![batch.step], |r| {
                     r.linear_rope(d, inputs, x, norm, &w, vectors, rope, q, pages)
                 })
@@ -788,7 +800,7 @@ struct Draft {
 /// Weights whose products with inputs around 1 are around 1.
 fn weights(random: &mut Random, format: &'static Format, n: usize, k: usize) -> WeightRows {
     let weights: Vec<f32> = (0..n * k).map(|_| random.signed((k as f32).sqrt().recip())).collect();
-    WeightRows { format, rows: n, cols: k, bytes: Bytes::new(encode(format, &weights)) }
+    WeightRows::new(format, n, k, Bytes::new(encode(format, &weights)))
 }
 
 /// Weights as memory and as the checkpoint have them.
@@ -812,7 +824,7 @@ impl Draft {
         let weights: Vec<f32> = (0..n * k)
             .map(|_| if values == Values::LargePositive { random.unit() * scale } else { random.signed(scale) })
             .collect();
-        let rows = WeightRows { format, rows: n, cols: k, bytes: Bytes::new(encode(format, &weights)) };
+        let rows = WeightRows::new(format, n, k, Bytes::new(encode(format, &weights)));
         Declared(self.memory.weight("w", rows.clone()), rows)
     }
 

@@ -1,7 +1,7 @@
 //! Weight formats against their textbook definitions and goldens (see scripts/golden_formats.py), and the GPU's decoders
 //! against the CPU's.
 
-use farpast::format::{ALL, BF16, F16, F32, Format, MXFP4, Q4_1, Q8_0, SLAB, UNIT};
+use farpast::format::{ALL, BF16, F16, F32, Format, MXFP4, Q4_0, Q4_1, Q4_K, Q8_0, SLAB, UNIT};
 use farpast::kernel::{Count, Step};
 use farpast::memory::{Bytes, Capacity, Element, Memory, Tensor, WeightRows, stride};
 use farpast::program::{Mode, Program, Recorder};
@@ -20,6 +20,77 @@ fn blocks_decode_as_by_ggml_python() {
             let [bytes, weights] = ["block", "weights"].map(|key| hex(block[key].as_str().unwrap()));
             let expected: Vec<_> = weights.as_chunks().0.iter().map(|w| f32::from_le_bytes(*w)).collect();
             same(&decode(format, &bytes), &expected, format.name);
+        }
+    }
+}
+
+#[test]
+fn weights_encode_as_by_ggml_python() {
+    let golden: Value = serde_json::from_str(include_str!("golden/formats.json")).unwrap();
+    let golden = |key: &str| hex(golden["encoded"][key].as_str().unwrap());
+    let weights: Vec<_> = golden("weights").as_chunks().0.iter().map(|w| f32::from_le_bytes(*w)).collect();
+    for format in [&Q8_0, &Q4_0] {
+        let (found, expected) = (encoded(format, &weights), golden(format.name));
+        let blocks = found.chunks(format.block_bytes).zip(expected.chunks(format.block_bytes));
+        blocks.enumerate().for_each(|(i, (found, expected))| assert_eq!(found, expected, "{}, block {i}", format.name));
+    }
+}
+
+#[test]
+fn what_is_encoded_decodes_within_half_a_step() {
+    let mut random = Random(11);
+    for format in ALL.iter().filter(|format| format.encode.is_some()) {
+        for scale in [0.1, 1.0, 300.0] {
+            let weights: Vec<f32> = (0..4096).map(|_| random.signed(scale) * random.signed(1.0)).collect();
+            let decoded = decode(format, &encoded(format, &weights));
+            for (block, found) in weights.chunks(32).zip(decoded.chunks(32)) {
+                let most = block.iter().fold(0f32, |most, w| most.max(w.abs()));
+                let step = match format.name {
+                    "F16" => most / 1024.0,
+                    "Q8_0" => most / 127.0,
+                    // The far end is at 7 of 8 steps.
+                    "Q4_0" => most / 8.0 * 2.0,
+                    // Of a range of twice the largest, whose 6-bit scale and minimum are a share of the block's largest.
+                    "Q4_K" => (2.0 * most / 15.0) + 2.0 * scale / 63.0,
+                    other => panic!("no bound for {other}"),
+                };
+                for (w, f) in block.iter().zip(found) {
+                    let error = (w - f).abs();
+                    // And the scale is rounded to f16.
+                    assert!(error <= step * 0.5 + most / 2048.0 + 1e-7, "{}: {w} became {f}", format.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn q4_k_encodes_normal_weights_to_the_precision_of_a_search() {
+    let mut random = Random(12);
+    // A sum of uniform numbers is nearly normal.
+    let weights: Vec<f32> = (0..256 * 200).map(|_| (0..12).map(|_| random.signed(0.01)).sum()).collect();
+    let rms = |values: &[f32]| (values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / values.len() as f64).sqrt();
+    let decoded = decode(&Q4_K, &encoded(&Q4_K, &weights));
+    let errors: Vec<_> = weights.iter().zip(&decoded).map(|(a, b)| a - b).collect();
+    let relative = rms(&errors) / rms(&weights);
+    // ggml's encoder: 0.0701 of weights of this distribution.
+    println!("Q4_K: {relative:.4} of the weights");
+    assert!(relative < 0.0715, "{relative}");
+}
+
+#[test]
+fn extreme_weights_encode_without_panic() {
+    for format in ALL.iter().filter(|format| format.encode.is_some()) {
+        for w in [0.0, -0.0, 1e-45, -1e-38, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let all = vec![w; 256];
+            let one: Vec<_> = (0..256).map(|i| if i == 77 { w } else { i as f32 }).collect();
+            for weights in [all, one] {
+                assert_eq!(encoded(format, &weights).len(), format.checkpoint_bytes(256).unwrap());
+            }
+        }
+        for w in [0.0, 1.0, -3.0] {
+            let found = decode(format, &encoded(format, &[w; 256]));
+            assert!(found.iter().all(|f| (f - w).abs() <= w.abs() * 0.01), "{}: {w} became {}", format.name, found[0]);
         }
     }
 }
@@ -228,7 +299,7 @@ fn embed(
 ) -> Result<(), String> {
     let expected = decode(format, bytes);
     let format = Box::leak(Box::new(Format { wgsl: wgsl.to_string().leak(), ..*format }));
-    let table = WeightRows { format, rows, cols, bytes: Bytes::new(bytes.to_vec()) };
+    let table = WeightRows::new(format, rows, cols, Bytes::new(bytes.to_vec()));
     let mut memory = memory(rows, if parts == 1 { usize::MAX } else { format.gpu_bytes(rows.div_ceil(parts), cols) });
     let table = memory.weight("table", table);
     let (tokens, y) = (memory.input("tokens", Count::Tokens, 4), memory.activation("y", Count::Tokens, cols));
@@ -419,6 +490,12 @@ fn pack(format: &Format, rows: usize, cols: usize, bytes: &[u8]) -> Vec<u8> {
         format.pack_slab(rows.chunks_exact(row), slab);
     }
     gpu
+}
+
+fn encoded(format: &Format, weights: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0xa5; format.checkpoint_bytes(weights.len()).unwrap()];
+    format.encode.expect("a format with an encoder")(weights, &mut bytes);
+    bytes
 }
 
 /// The weights of a row, padding included, read from the GPU's layout as a shader does: by words.

@@ -56,9 +56,7 @@ pub fn runs(case: &Case) -> bool {
         | Case::LinearGlu { tile, .. }
         | Case::LinearRope { tile, .. }
         | Case::Rmsnorm { tile, .. }
-        | Case::OutputNorm { tile, .. } => {
-            !tile.broadcast || gpu().caps().subgroup >= 8
-        }
+        | Case::OutputNorm { tile, .. } => !tile.broadcast || gpu().caps().subgroup >= 8,
         _ => true,
     }
 }

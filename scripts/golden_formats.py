@@ -4,14 +4,15 @@
     pip install gguf numpy
     scripts/golden_formats.py kernels-tests/golden/formats.json
 
-Of each format two random blocks, one with scales as in a model and one with any; bytes and f32 weights as hex.
+Of each format two random blocks, one with scales as in a model and one with any; bytes and f32 weights as hex. Of each
+format that the package encodes, too, weights and their blocks under "encoded".
 """
 
 import json
 import sys
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T, dequantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T, dequantize, quantize
 
 # Where the f16 of a block are.
 HALVES = {
@@ -32,6 +33,17 @@ def main(path):
             blocks[0, at : at + 2] = np.frombuffer(np.float16(random.normal() * 1e-3).tobytes(), np.uint8)
         weights = dequantize(blocks, T[name]).astype("<f4")
         golden[name] = [{"block": b.tobytes().hex(), "weights": w.tobytes().hex()} for b, w in zip(blocks, weights)]
+    weights = random.normal(size=(8, 32)).astype("<f4")
+    weights[1] = 0
+    weights[2] = np.round(weights[2] * 8) / 8  # ties, in quants and of the largest magnitude
+    weights[2, [3, 4, 7]] = [4, -4, 4]
+    weights[3, 9] = -1000  # an outlier
+    weights[4] *= 1e-6  # a scale below the smallest normal f16
+    weights[5] *= 1e4
+    weights[6] = np.abs(weights[6])
+    weights[7] = 0.37
+    encoded = {name: quantize(weights, T[name]).tobytes().hex() for name in ("Q8_0", "Q4_0")}
+    golden["encoded"] = {"weights": weights.tobytes().hex(), **encoded}
     with open(path, "w") as file:
         json.dump(golden, file, indent=1)
         file.write("\n")

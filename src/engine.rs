@@ -126,9 +126,7 @@ impl Engine {
                     done += bytes;
                     progress(done, total);
                 })?;
-                // The checkpoint's pages are on the device now.
                 memory.forget_values();
-                weights.tensors().for_each(|t| weights.release(t.name));
                 let mut prepared = gpu.prepare(&buffers, &[&prefill, &decode])?.into_iter();
                 let (Some(prefill), Some(decode)) = (prepared.next(), prepared.next()) else { unreachable!() };
                 Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode }))

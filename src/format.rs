@@ -44,6 +44,9 @@ pub struct Format {
     pub block_bytes: usize,
     /// Decodes whole blocks: `bytes` to `bytes.len() / block_bytes * block_len` weights.
     pub decode: fn(bytes: &[u8], weights: &mut [f32]),
+    /// Rounds whole blocks of finite weights: `weights.len() / block_len * block_bytes` bytes. None where checkpoints are
+    /// read only.
+    pub encode: Option<fn(weights: &[f32], bytes: &mut [u8])>,
     /// Units in GPU memory of a row of `cols` weights.
     pub units: fn(cols: usize) -> usize,
     /// Fills the zeroed units of a row from the checkpoint's bytes of it.
@@ -91,12 +94,12 @@ impl Format {
     }
 
     /// The GPU memory of `SLAB` or fewer rows, given as the checkpoint has each, from which on `gpu` ends.
-    pub fn pack_slab<'a>(&self, rows: impl Iterator<Item = &'a [u8]>, gpu: &mut [u8]) {
+    pub fn pack_slab(&self, rows: impl Iterator<Item = impl AsRef<[u8]>>, gpu: &mut [u8]) {
         let mut units = vec![0; gpu.len() / SLAB];
         gpu.fill(0);
         for (i, row) in rows.enumerate() {
             units.fill(0);
-            (self.pack_row)(row, &mut units);
+            (self.pack_row)(row.as_ref(), &mut units);
             for (unit, to) in units.as_chunks::<UNIT>().0.iter().zip(gpu.as_chunks_mut::<{ UNIT * SLAB }>().0) {
                 to[UNIT * i..][..UNIT].copy_from_slice(unit);
             }

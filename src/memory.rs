@@ -2,10 +2,13 @@
 
 mod stack;
 
+use std::borrow::Cow;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use half::f16;
+use memmap2::Mmap;
+use rayon::prelude::*;
 
 pub use stack::WeightStack;
 
@@ -71,6 +74,7 @@ impl TensorDesc {
             })
         }
         Ok(match (&self.init, self.element) {
+            (Some(Host::Weight(w)), _) => Host::Weight(w.in_format()),
             (Some(init), _) => init.clone(),
             (None, Element::F32) => Host::F32(zeros(self, self.rows * stride(self.cols))?),
             (None, Element::F16) => Host::F16(zeros(self, self.rows * stride(self.cols))?),
@@ -85,7 +89,7 @@ pub const fn stride(cols: usize) -> usize {
     cols.next_multiple_of(4)
 }
 
-/// Host copy of a tensor. Weights stay as the checkpoint holds them.
+/// Host copy of a tensor.
 #[derive(Clone, Debug)]
 pub enum Host {
     /// Rows padded to [`stride`].
@@ -94,37 +98,71 @@ pub enum Host {
     F16(Vec<f16>),
     /// Rows not padded.
     U32(Vec<u32>),
-    /// As the checkpoint holds them.
+    /// Where the checkpoint holds them, or in memory.
     Weight(WeightStack),
 }
 
-/// Quantised rows in the checkpoint's layout.
+/// Rows of weights: what the checkpoint holds, and the format in which they are used.
 #[derive(Clone, Debug)]
 pub struct WeightRows {
-    /// How a row is stored.
+    /// How a row is used.
     pub format: &'static Format,
     /// Number of rows (outputs of a linear).
     pub rows: usize,
     /// Weights in a row (inputs of a linear).
     pub cols: usize,
-    /// The rows.
+    /// The rows in the format of the checkpoint, which may be another.
     pub bytes: Bytes,
+    stored: &'static Format,
 }
 
 impl WeightRows {
-    /// Bytes of a row.
-    pub(crate) fn row_bytes(&self) -> usize {
-        self.bytes.len() / self.rows
+    /// `bytes` are `rows` rows of `cols` weights.
+    pub fn new(format: &'static Format, rows: usize, cols: usize, bytes: Bytes) -> Self {
+        Self { format, rows, cols, bytes, stored: format }
+    }
+
+    /// The same weights to be rounded to `format`, which must have an encoder, when they are used.
+    pub fn quantized(self, format: &'static Format) -> Self {
+        Self { format, ..self }
+    }
+
+    /// Rows `range` in `format`: the checkpoint's bytes where they are that, else encoded now.
+    pub fn blocks(&self, range: Range<usize>) -> Cow<'_, [u8]> {
+        let stored = &self.bytes[range.start * self.row_bytes()..range.end * self.row_bytes()];
+        if self.format == self.stored {
+            return Cow::Borrowed(stored);
+        }
+        let encode = self.format.encode.expect("a format to quantise to has an encoder");
+        let row_bytes = self.cols / self.format.block_len * self.format.block_bytes;
+        let mut blocks = vec![0; range.len() * row_bytes];
+        let rows = stored.par_chunks_exact(self.row_bytes()).zip(blocks.par_chunks_exact_mut(row_bytes));
+        rows.for_each_init(
+            || vec![0.0; self.cols],
+            |weights, (from, to)| {
+                (self.stored.decode)(from, weights);
+                encode(weights, to);
+            },
+        );
+        Cow::Owned(blocks)
+    }
+
+    /// The weights in `format`, in memory where the checkpoint holds them in another.
+    pub fn in_format(&self) -> Self {
+        match self.blocks(0..self.rows) {
+            Cow::Borrowed(_) => self.clone(),
+            Cow::Owned(blocks) => Self::new(self.format, self.rows, self.cols, Bytes::new(blocks)),
+        }
     }
 
     /// Decodes row `i` into `weights` (`cols` long).
     pub fn decode_row(&self, i: usize, weights: &mut [f32]) {
-        (self.format.decode)(&self.bytes[i * self.row_bytes()..][..self.row_bytes()], weights);
+        (self.format.decode)(&self.blocks(i..i + 1), weights);
     }
 
-    /// Row `i` in the checkpoint's format.
-    pub fn row(&self, i: usize) -> &[u8] {
-        &self.bytes[i * self.row_bytes()..][..self.row_bytes()]
+    /// Of the checkpoint.
+    fn row_bytes(&self) -> usize {
+        self.bytes.len() / self.rows
     }
 }
 
@@ -328,7 +366,8 @@ impl Memory {
         let fit = (self.capacity.binding / format.gpu_bytes(unit, cols)).max(1) * unit;
         let parts = (0..rows).step_by(fit).map(|first| {
             let range = first..rows.min(first + fit);
-            let name = if range.len() == rows { name.into() } else { format!("{name}[{}..{}]", range.start, range.end) };
+            let name =
+                if range.len() == rows { name.into() } else { format!("{name}[{}..{}]", range.start, range.end) };
             self.push(TensorDesc {
                 name,
                 element: Element::Weight(format),
@@ -373,14 +412,37 @@ impl Memory {
 /// Bytes that keep alive what they are part of, such as a mapped file.
 #[derive(Clone)]
 pub struct Bytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    owner: Arc<Owner>,
     range: Range<usize>,
+}
+
+enum Owner {
+    Memory(Box<dyn AsRef<[u8]> + Send + Sync>),
+    Mapped(Mmap),
+}
+
+impl Owner {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Owner::Memory(owner) => (**owner).as_ref(),
+            Owner::Mapped(map) => map,
+        }
+    }
 }
 
 impl Bytes {
     /// All bytes of `owner`.
     pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
-        let range = 0..owner.as_ref().len();
+        Self::of(Owner::Memory(Box::new(owner)))
+    }
+
+    /// All bytes of a mapped file.
+    pub fn mapped(map: Mmap) -> Self {
+        Self::of(Owner::Mapped(map))
+    }
+
+    fn of(owner: Owner) -> Self {
+        let range = 0..owner.bytes().len();
         Self { owner: Arc::new(owner), range }
     }
 
@@ -390,13 +452,32 @@ impl Bytes {
         let start = self.range.start;
         Self { owner: self.owner.clone(), range: start + range.start..start + range.end }
     }
+
+    /// Tells the operating system that this part of a mapped file will not be read again soon, to free its memory.
+    ///
+    /// Reading it afterwards is correct and reads the file again. Does nothing on systems other than Unix.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Owner::Mapped(map) = &*self.owner {
+            // A multiple of every page size in use, so no neighbour's page is dropped.
+            const STEP: usize = 64 << 10;
+            let (start, end) = (self.range.start.next_multiple_of(STEP), self.range.end / STEP * STEP);
+            if start < end {
+                // SAFETY: the mapping is shared and read-only, so dropped pages come back with the file's bytes.
+                let advised =
+                    unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+                // A refusal costs memory, nothing else.
+                let _ = advised;
+            }
+        }
+    }
 }
 
 impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &(*self.owner).as_ref()[self.range.clone()]
+        &self.owner.bytes()[self.range.clone()]
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Config {
     pub local_rope: RopeConfig,
     /// One layer of so many has no rotary embedding, the last; 0: all have it.
     pub nope_every: usize,
+    /// Which dims of a head turn together.
+    pub pairs: Pairs,
     /// Positions that layers with a sliding window see; 0: none has one.
     pub window: usize,
     /// One layer of so many has no window, the last; 0: all have it.
@@ -89,6 +91,12 @@ impl Config {
             _ => 0,
         };
         let local = if architecture == "gemma3" { rope.unscaled(10000.0) } else { rope };
+        // GGUF files have rows of q and k in an order of the architecture; other checkpoints say which.
+        let pairs = match keys.string("rope.pairs")? {
+            None if matches!(architecture.as_str(), "llama" | "smollm3") => Pairs::Neighbours,
+            None | Some("halves") => Pairs::Halves,
+            Some(pairs) => return Err(keys.error("rope.pairs", || "halves".into(), pairs)),
+        };
         // The tokenizer's length may be padded; the embedding's rows are what logits exist for.
         let embed = weights.tensors().find(|t| t.name == "token_embd.weight");
         let vocab = embed.map_or(0, |t| t.dims[0] as usize);
@@ -105,6 +113,7 @@ impl Config {
             rope,
             local_rope: RopeConfig { theta: keys.positive_or("rope.freq_base_swa", local.theta)?, ..local },
             nope_every: if architecture == "smollm3" { 4 } else { 0 },
+            pairs,
             window,
             global_every: keys.integer_or("attention.sliding_window_pattern", period)?,
             score_cap: read_cap(&keys, "attn_logit_softcapping", if gemma2 { 50.0 } else { 0.0 })?,
@@ -174,8 +183,7 @@ pub fn declare(config: &Config, weights: &Weights, m: &mut Memory) -> Result<Box
     let mut declare = Declare { weights, memory: m, used: Vec::new() };
     let model: Box<dyn Model> = match config.architecture.as_str() {
         "gemma2" | "gemma3" => Box::new(gemma::Gemma::declare(config, &mut declare)?),
-        "llama" | "smollm3" => Box::new(llama::Llama::declare(config, Pairs::Neighbours, &mut declare)?),
-        _ => Box::new(llama::Llama::declare(config, Pairs::Halves, &mut declare)?),
+        _ => Box::new(llama::Llama::declare(config, &mut declare)?),
     };
     declare.expect_all_used()?;
     Ok(model)

@@ -1,50 +1,50 @@
-//! A checkpoint by tensor name, dims checked, and its metadata by key.
+//! A checkpoint by tensor name, dims checked, and its metadata by key. Names and keys are those of GGUF files, whatever
+//! the checkpoint is.
 
 mod gguf;
+mod hugging_face;
+mod safetensors;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use memmap2::Mmap;
 
 use self::gguf::Gguf;
 pub use self::gguf::{Array, Elements};
-use crate::format::{self, Format};
+use self::hugging_face::HuggingFace;
+use crate::format::{self, BF16, F16, F32, Format, Q8_0};
 use crate::memory::{Bytes, WeightRows};
 use crate::{Error, Result};
 
-/// An open checkpoint. Tensor bytes stay in the mapped file until they are read.
+/// An open checkpoint. Tensor bytes stay in the mapped files until they are read.
 pub struct Weights {
     path: PathBuf,
-    bytes: Bytes,
-    #[cfg_attr(not(unix), allow(dead_code))]
-    map: Option<Arc<Mmap>>,
-    file: Gguf,
+    source: Box<dyn Source>,
+    quantized: Option<&'static Format>,
 }
 
 /// What the checkpoint says of one tensor, whether or not its format is supported.
 #[derive(Clone, Debug)]
 pub struct TensorEntry<'a> {
-    /// Name in the checkpoint.
+    /// Name as in GGUF files.
     pub name: &'a str,
     /// Dims, the contiguous one last.
     pub dims: Vec<u64>,
-    /// The format's name as ggml prints it, or its number.
-    pub format_name: Cow<'static, str>,
+    /// The format's name as the checkpoint or ggml prints it, or its number.
+    pub format_name: Cow<'a, str>,
     /// The format when it is supported.
     pub format: Option<&'static Format>,
-    /// Where in the file its bytes are; empty when the size of a block is not known.
+    /// Where in its file its bytes are; empty when the size of a block is not known.
     pub bytes: Range<usize>,
 }
 
 /// Typed access to the metadata of a checkpoint.
 #[derive(Clone, Copy)]
 pub struct Metadata<'a> {
-    path: &'a Path,
-    file: &'a Gguf,
+    source: &'a dyn Source,
 }
 
 /// One metadata value. Its `Display` form tells type and value, arrays without their elements.
@@ -63,61 +63,78 @@ pub enum Value<'a> {
 }
 
 impl Weights {
-    /// Maps and checks a GGUF file.
+    /// Maps and checks a GGUF file; a folder with `config.json` and `model.safetensors`, or shards of it and their
+    /// `model.safetensors.index.json`; or one `.safetensors` file with `config.json` beside it.
     ///
-    /// All offsets and lengths are checked here; tensor bytes are not touched. The file must not be changed or
-    /// truncated by anyone while it is open: the operating system shows such changes in mapped memory.
+    /// All offsets and lengths are checked here; tensor bytes are not touched. The files must not be changed or
+    /// truncated by anyone while they are open: the operating system shows such changes in mapped memory.
     pub fn open(path: impl AsRef<Path>) -> Result<Weights> {
         let path = path.as_ref();
-        // A pipe would block in `open`, so ask first.
-        if !std::fs::metadata(path).map_err(Error::io(path))?.is_file() {
-            return Err(Error::file(path, "file type", "a regular file", "a directory or device"));
+        if path.is_dir() || path.extension().is_some_and(|extension| extension == "safetensors") {
+            return Weights::from_files(path, map);
         }
-        let file = std::fs::File::open(path).map_err(Error::io(path))?;
-        // SAFETY: read-only; that nobody changes the file meanwhile is this function's documented condition.
-        let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(Error::io(path))?);
-        let weights = Weights::from_bytes(path, Bytes::new(Mapped(map.clone())))?;
-        Ok(Weights { map: Some(map), ..weights })
+        Weights::from_bytes(path, map(path)?)
     }
 
     /// Checks a GGUF file that is in memory; `path` only names it in errors.
     pub fn from_bytes(path: impl Into<PathBuf>, bytes: Bytes) -> Result<Weights> {
         let path = path.into();
-        let file = Gguf::parse(&path, bytes.clone())?;
-        Ok(Weights { path, bytes, map: None, file })
+        let source = Box::new(Gguf::parse(&path, bytes)?);
+        Ok(Weights { path, source, quantized: None })
     }
 
-    /// The file.
+    /// Checks a checkpoint of safetensors, a folder or a file as for [`Weights::open`], whose files `read` gives.
+    pub fn from_files(path: impl Into<PathBuf>, read: impl Fn(&Path) -> Result<Bytes>) -> Result<Weights> {
+        let path = path.into();
+        let source = Box::new(HuggingFace::open(&path, &read)?);
+        Ok(Weights { path, source, quantized: None })
+    }
+
+    /// The same checkpoint with its matrices of floats to be rounded to `format` while they are loaded, as llama.cpp does:
+    /// those of quantised formats and vectors stay as they are; the embedding and the output become Q8_0 where `format` has
+    /// less; rows that are not whole blocks become Q8_0, else F16.
+    pub fn quantized(self, format: &'static Format) -> Result<Weights> {
+        if format.encode.is_none() {
+            let names: Vec<_> = format::ALL.iter().filter(|f| f.encode.is_some()).map(|f| f.name).collect();
+            return Err(Error::request("format to quantise to", format!("one of {}", names.join(", ")), format.name));
+        }
+        Ok(Weights { quantized: Some(format), ..self })
+    }
+
+    /// The file or folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The metadata.
     pub fn metadata(&self) -> Metadata<'_> {
-        Metadata { path: &self.path, file: &self.file }
+        Metadata { source: &*self.source }
     }
 
-    /// All tensors in the file's order.
+    /// All tensors, in a GGUF file's order, else by name; in the formats of the checkpoint.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorEntry<'_>> {
-        self.file.tensors()
+        (0..self.source.n_tensors()).map(|i| self.source.entry(i))
     }
 
     /// Whether the checkpoint has this tensor.
     pub fn contains(&self, name: &str) -> bool {
-        self.file.tensor(name).is_some()
+        self.source.find(name).is_some()
     }
 
     /// The tensor of this name, which must be `rows × cols` in a supported format. A vector has one row.
     pub fn tensor(&self, name: &str, rows: usize, cols: usize) -> Result<WeightRows> {
-        let error = |expected: String, found: String| {
-            Err(Error::Tensor { path: self.path.clone(), name: name.into(), expected, found })
-        };
-        let Some(entry) = self.file.tensor(name) else {
+        let Some(i) = self.source.find(name) else {
             let found = match self.similar(name) {
                 Some(similar) => format!("no such tensor; similar: {}", Shown(similar.as_bytes())),
                 None => "no such tensor".into(),
             };
-            return error(format!("{rows} × {cols}"), found);
+            let expected = format!("{rows} × {cols}");
+            return Err(Error::Tensor { path: self.path.clone(), name: name.into(), expected, found });
+        };
+        let entry = self.source.entry(i);
+        let error = |expected: String, found: String| {
+            let (path, name) = self.source.place(i);
+            Err(Error::Tensor { path: path.into(), name, expected, found })
         };
         let outer = entry.dims.iter().take_while(|&&d| d == 1).count().min(entry.dims.len() - 1);
         let matches = match entry.dims[outer..] {
@@ -127,34 +144,17 @@ impl Weights {
         };
         if !matches {
             let dims: Vec<_> = entry.dims.iter().map(u64::to_string).collect();
-            return error(format!("{rows} × {cols}"), format!("{} {}", dims.join(" × "), entry.format_name));
+            let expected = format!("{rows} × {cols}{}", self.source.shapes_from());
+            return error(expected, format!("{} {}", dims.join(" × "), entry.format_name));
         }
         let Some(format) = entry.format else {
-            let names: Vec<_> = format::ALL.iter().map(|f| f.name).collect();
-            return error(format!("a format of {}", names.join(", ")), entry.format_name.into());
+            return error(format!("a format of {}", self.source.formats()), entry.format_name.into());
         };
-        Ok(WeightRows { format, rows, cols, bytes: self.bytes.slice(entry.bytes) })
-    }
-
-    /// Tells the operating system that this tensor's part of the file will not be read again soon, to free its memory.
-    ///
-    /// Reading it afterwards is correct and reads the file again. Does nothing on systems other than Unix.
-    pub fn release(&self, name: &str) {
-        #[cfg(unix)]
-        if let (Some(map), Some(entry)) = (&self.map, self.file.tensor(name)) {
-            // A multiple of every page size in use, so no neighbour's page is dropped.
-            const STEP: usize = 64 << 10;
-            let (start, end) = (entry.bytes.start.next_multiple_of(STEP), entry.bytes.end / STEP * STEP);
-            if start < end {
-                // SAFETY: the mapping is shared and read-only, so dropped pages come back with the file's bytes.
-                let advised =
-                    unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
-                // A refusal costs memory, nothing else.
-                let _ = advised;
-            }
-        }
-        #[cfg(not(unix))]
-        let _ = name;
+        let stored = self.source.rows(i, format, rows, cols);
+        Ok(match self.quantized.and_then(|wanted| quantized_format(wanted, &entry, format)) {
+            Some(format) => stored.quantized(format),
+            None => stored,
+        })
     }
 
     /// The name that shares the longest start and end with `name`, if that is more than half of it.
@@ -164,15 +164,15 @@ impl Weights {
             let suffix = name.bytes().rev().zip(other.bytes().rev()).take_while(|(a, b)| a == b).count();
             prefix + suffix
         };
-        let best = self.file.names().max_by_key(|other| common(other))?;
+        let best = self.tensors().map(|tensor| tensor.name).max_by_key(|other| common(other))?;
         (common(best) * 2 > name.len()).then_some(best)
     }
 }
 
 impl<'a> Metadata<'a> {
-    /// All keys in the file's order.
+    /// All keys, in a GGUF file's order.
     pub fn keys(self) -> impl ExactSizeIterator<Item = &'a str> {
-        self.file.keys()
+        (0..self.source.n_keys()).map(move |i| self.source.key(i))
     }
 
     /// Whether there is a value of this key.
@@ -182,7 +182,7 @@ impl<'a> Metadata<'a> {
 
     /// The value of `key`, whatever its type.
     pub fn value(self, key: &str) -> Option<Value<'a>> {
-        self.file.value(key)
+        self.source.value(key)
     }
 
     /// `None` when there is no `key`, else what `get` makes of it: `metadata.optional(key, Metadata::u32)?`.
@@ -260,7 +260,7 @@ impl<'a> Metadata<'a> {
     }
 
     fn error(self, key: &str, expected: &str, found: impl fmt::Display) -> Error {
-        Error::file(self.path, format!("metadata {key}"), expected, found)
+        Error::file(self.source.metadata_path(), format!("metadata {key}"), expected, found)
     }
 }
 
@@ -304,12 +304,63 @@ impl fmt::Debug for Weights {
     }
 }
 
-/// The mapped file as the owner of `Bytes`.
-struct Mapped(Arc<Mmap>);
+/// A checkpoint of some kind, seen as a GGUF file.
+trait Source: Send + Sync {
+    /// The file that metadata come from.
+    fn metadata_path(&self) -> &Path;
+    fn n_keys(&self) -> usize;
+    fn key(&self, i: usize) -> &str;
+    fn value(&self, key: &str) -> Option<Value<'_>>;
+    fn n_tensors(&self) -> usize;
+    fn entry(&self, i: usize) -> TensorEntry<'_>;
+    fn find(&self, name: &str) -> Option<usize>;
+    /// The file of a tensor and its name there, as errors tell them.
+    fn place(&self, i: usize) -> (&Path, String);
+    /// What follows in an error on the dims that a model expects.
+    fn shapes_from(&self) -> &str;
+    /// The formats that are supported, as the checkpoint spells them.
+    fn formats(&self) -> String;
+    /// The weights of a tensor, which `entry` says to be of `format` and these dims.
+    fn rows(&self, i: usize, format: &'static Format, rows: usize, cols: usize) -> WeightRows;
+}
 
-impl AsRef<[u8]> for Mapped {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
+/// Maps a file.
+fn map(path: &Path) -> Result<Bytes> {
+    // A pipe would block in `open`, so ask first.
+    if !std::fs::metadata(path).map_err(Error::io(path))?.is_file() {
+        return Err(Error::file(path, "file type", "a regular file", "a directory or device"));
+    }
+    let file = std::fs::File::open(path).map_err(Error::io(path))?;
+    // SAFETY: read-only; that nobody changes the file meanwhile is the documented condition of `Weights::open`.
+    let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+    Ok(Bytes::mapped(map))
+}
+
+/// What a tensor stored in `format` is rounded to when a checkpoint is quantised to `wanted`.
+fn quantized_format(wanted: &'static Format, entry: &TensorEntry, format: &Format) -> Option<&'static Format> {
+    let [rows, cols] = entry.dims[..] else { return None };
+    if rows == 1 || !entry.name.ends_with(".weight") || ![&F32, &F16, &BF16].contains(&format) {
+        return None;
+    }
+    let precise = wanted.block_bytes < wanted.block_len && ["token_embd.weight", "output.weight"].contains(&entry.name);
+    let fits = |f: &&'static Format| cols.is_multiple_of(f.block_len as u64);
+    [if precise { &Q8_0 } else { wanted }, &Q8_0, &F16].into_iter().find(fits)
+}
+
+/// What is wrong with a file, before the file's name is added.
+struct Fault {
+    what: String,
+    expected: String,
+    found: String,
+}
+
+impl Fault {
+    fn new(what: impl ToString, expected: impl ToString, found: impl ToString) -> Fault {
+        Fault { what: what.to_string(), expected: expected.to_string(), found: found.to_string() }
+    }
+
+    fn of(self, path: &Path) -> Error {
+        Error::file(path, self.what, self.expected, self.found)
     }
 }
 

@@ -160,12 +160,7 @@ fn tile(caps: Option<&Caps>) -> Tile {
     }
 }
 
-fn declare(
-    weights: &Weights,
-    config: &Config,
-    capacity: Capacity,
-    tile: Tile,
-) -> Result<(Memory, Io, Box<dyn Model>)> {
+fn declare(weights: &Weights, config: &Config, capacity: Capacity, tile: Tile) -> Result<(Memory, Io, Box<dyn Model>)> {
     let mut memory = Memory::new(capacity);
     memory.tile = tile;
     let io = Io::declare(config, &mut memory);

@@ -10,6 +10,7 @@ pub static BF16: Format = Format {
     block_len: 1,
     block_bytes: 2,
     decode,
+    encode: None,
     units: |cols| cols.div_ceil(LEN) * 4,
     pack_row: halves,
     wgsl: include_str!("../../shaders/format/bf16.wgsl"),

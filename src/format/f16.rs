@@ -12,6 +12,7 @@ pub static F16: Format = Format {
     block_len: 1,
     block_bytes: 2,
     decode,
+    encode: Some(encode),
     units: |cols| cols.div_ceil(LEN) * 4,
     pack_row: halves,
     wgsl: include_str!("../../shaders/format/f16.wgsl"),
@@ -20,5 +21,11 @@ pub static F16: Format = Format {
 fn decode(bytes: &[u8], weights: &mut [f32]) {
     for (from, to) in bytes.as_chunks().0.iter().zip(weights) {
         *to = f16::from_le_bytes(*from).to_f32();
+    }
+}
+
+fn encode(weights: &[f32], bytes: &mut [u8]) {
+    for (from, to) in weights.iter().zip(bytes.as_chunks_mut().0) {
+        *to = f16::from_f32(*from).to_le_bytes();
     }
 }

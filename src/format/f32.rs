@@ -10,6 +10,7 @@ pub static F32: Format = Format {
     block_len: 1,
     block_bytes: 4,
     decode,
+    encode: None,
     units: |cols| cols.div_ceil(LEN) * 8,
     pack_row: |row, units| units[..row.len()].copy_from_slice(row),
     wgsl: include_str!("../../shaders/format/f32.wgsl"),

@@ -87,3 +87,8 @@ pub fn planes_units(blocks: usize, parts: &[usize]) -> usize {
 pub fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
+
+/// Rounds `x` to the f16 at byte `at`.
+pub fn set_half(block: &mut [u8], at: usize, x: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
+}

@@ -15,6 +15,7 @@ pub static IQ4_NL: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 2]),
     pack_row: |row, units| {
         planes(row, units, [16, 2], |block: &[u8; BYTES], [q, d]| {

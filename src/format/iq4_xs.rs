@@ -19,6 +19,7 @@ pub static IQ4_XS: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols / LEN, &[128, 8]),
     pack_row: |row, units| {
         planes(row, units, [128, 8], |block: &[u8; BYTES], [q, ds]| {

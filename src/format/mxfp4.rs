@@ -20,6 +20,7 @@ pub static MXFP4: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 1]),
     pack_row: |row, units| {
         planes(row, units, [16, 1], |block: &[u8; BYTES], [q, e]| {

@@ -18,6 +18,7 @@ pub static Q2_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols / LEN, &[64, 16, 4]),
     pack_row: |row, units| {
         planes(row, units, [64, 16, 4], |block: &[u8; BYTES], [q, sm, d]| {

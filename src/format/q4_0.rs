@@ -1,5 +1,5 @@
 use super::Format;
-use super::group::{LEN, half_at, planes, planes_units};
+use super::group::{LEN, half_at, planes, planes_units, set_half};
 
 const BYTES: usize = 18;
 
@@ -15,6 +15,7 @@ pub static Q4_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: Some(encode),
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 2]),
     pack_row: |row, units| {
         planes(row, units, [16, 2], |block: &[u8; BYTES], [q, d]| {
@@ -32,6 +33,20 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
         for ((q, low), high) in block[2..].iter().zip(low).zip(high) {
             *low = d * (f32::from(q & 15) - 8.0);
             *high = d * (f32::from(q >> 4) - 8.0);
+        }
+    }
+}
+
+/// The weight of the largest magnitude becomes -8, so that its sign has all 16 steps.
+fn encode(weights: &[f32], bytes: &mut [u8]) {
+    for (from, block) in weights.chunks_exact(LEN).zip(bytes.as_chunks_mut::<BYTES>().0) {
+        let d = from.iter().fold(0f32, |most, w| if w.abs() > most.abs() { *w } else { most }) / -8.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        // In f64 the product is exact, so that no fused multiplication changes a quant.
+        let quant = |w: f32| (f64::from(w) * f64::from(inverse) + 8.5).clamp(0.0, 15.0) as u8;
+        set_half(block, 0, d);
+        for (i, q) in block[2..].iter_mut().enumerate() {
+            *q = quant(from[i]) | quant(from[LEN / 2 + i]) << 4;
         }
     }
 }

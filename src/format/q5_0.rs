@@ -15,6 +15,7 @@ pub static Q5_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 4, 2]),
     pack_row: |row, units| {
         planes(row, units, [16, 4, 2], |block: &[u8; BYTES], [q, high, d]| {

@@ -16,6 +16,7 @@ pub static Q5_1: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols.div_ceil(LEN), &[16, 8]),
     pack_row: |row, units| {
         planes(row, units, [16, 8], |block: &[u8; BYTES], [q, rest]| {

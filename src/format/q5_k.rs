@@ -19,6 +19,7 @@ pub static Q5_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols / LEN, &[128, 32, 16]),
     pack_row: |row, units| {
         planes(row, units, [128, 32, 16], |block: &[u8; BYTES], [low, high, s]| {

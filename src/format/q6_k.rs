@@ -19,6 +19,7 @@ pub static Q6_K: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: None,
     units: |cols| planes_units(cols / LEN, &[128, 64, 16, 2]),
     pack_row: |row, units| {
         planes(row, units, [128, 64, 16, 2], |block: &[u8; BYTES], [low, high, s, d]| {

@@ -1,5 +1,5 @@
 use super::Format;
-use super::group::{LEN, half_at, planes, planes_units};
+use super::group::{LEN, half_at, planes, planes_units, set_half};
 
 const BYTES: usize = 34;
 
@@ -14,6 +14,7 @@ pub static Q8_0: Format = Format {
     block_len: LEN,
     block_bytes: BYTES,
     decode,
+    encode: Some(encode),
     units: |cols| planes_units(cols.div_ceil(LEN), &[32, 2]),
     pack_row: |row, units| {
         planes(row, units, [32, 2], |block: &[u8; BYTES], [q, d]| {
@@ -29,6 +30,18 @@ fn decode(bytes: &[u8], weights: &mut [f32]) {
         let d = half_at(block, 0);
         for (q, to) in block[2..].iter().zip(to) {
             *to = d * f32::from(*q as i8);
+        }
+    }
+}
+
+/// The largest magnitude becomes 127.
+fn encode(weights: &[f32], bytes: &mut [u8]) {
+    for (from, block) in weights.chunks_exact(LEN).zip(bytes.as_chunks_mut::<BYTES>().0) {
+        let d = from.iter().fold(0f32, |most, w| most.max(w.abs())) / 127.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        set_half(block, 0, d);
+        for (w, q) in from.iter().zip(&mut block[2..]) {
+            *q = (w * inverse).round() as i8 as u8;
         }
     }
 }

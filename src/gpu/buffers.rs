@@ -1,5 +1,6 @@
 //! The buffers of a memory on the device.
 
+use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -23,20 +24,20 @@ pub struct Buffers {
 pub(super) type Mapped = mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
 
 /// Asks for the first `bytes` of a buffer, once everything submitted so far has run.
-pub(super) fn map(staging: &wgpu::Buffer, bytes: usize) -> Mapped {
+pub(super) fn map(staging: &wgpu::Buffer, mode: wgpu::MapMode, bytes: usize) -> Mapped {
     let (sender, receiver) = mpsc::channel();
-    staging.map_async(wgpu::MapMode::Read, ..bytes as u64, move |mapped| {
+    staging.map_async(mode, ..bytes as u64, move |mapped| {
         // The receiver is gone when the wait for it has failed already.
         let _ = sender.send(mapped);
     });
     receiver
 }
 
-/// Bytes of weights in flight to the device: more would hold a second copy of the model in staging memory.
-const UPLOAD: usize = 16 << 20;
-
-/// Bytes of a weight that are packed and written at once.
-const PIECE: usize = 4 << 20;
+/// Bytes of weights packed at once: few enough to be in the cache when they are copied.
+const CHUNK: usize = 2 << 20;
+/// Chunks on their way to the device: while it copies one, the next is packed. Their staging memory is used again, as
+/// new memory costs more time than the copy.
+const IN_FLIGHT: usize = 3;
 
 /// A finished read-back is mapped at once; beyond this the device is gone.
 const MAP: Duration = Duration::from_secs(10);
@@ -50,19 +51,18 @@ impl Gpu {
         let tensors =
             memory.tensors.iter().map(|t| self.buffer(&t.name, t.bytes().max(4), usage)).collect::<Result<_>>()?;
         let buffers = Buffers { tensors, step, staging: Vec::new() };
-        let mut in_flight = 0;
+        let mut upload = Upload { gpu: self, staging: VecDeque::new() };
         for (i, desc) in memory.tensors.iter().enumerate() {
-            if let Some(init) = &desc.init {
-                self.write_host(&buffers, Tensor(i), init)?;
-                in_flight += desc.bytes();
-            }
-            uploaded(Tensor(i), desc.bytes());
-            if in_flight > UPLOAD {
-                self.wait(self.queue.submit([]))?;
-                in_flight = 0;
+            match &desc.init {
+                Some(Host::Weight(w)) => upload.weight(&buffers, Tensor(i), w, |bytes| uploaded(Tensor(i), bytes))?,
+                Some(host) => {
+                    self.write_host(&buffers, Tensor(i), host)?;
+                    uploaded(Tensor(i), desc.bytes());
+                }
+                None => uploaded(Tensor(i), desc.bytes()),
             }
         }
-        self.wait(self.queue.submit([]))?;
+        upload.finish()?;
         Ok(buffers)
     }
 
@@ -85,29 +85,12 @@ impl Gpu {
             Host::F32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
             Host::F16(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
             Host::U32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
-            Host::Weight(w) => self.write_weight(buffers, t, w),
-        }
-    }
-
-    /// Packs a piece while the device copies the one before.
-    fn write_weight(&self, buffers: &Buffers, t: Tensor, w: &WeightStack) -> Result<()> {
-        let (format, slab) = (w.format(), w.format().gpu_bytes(SLAB, w.cols()));
-        let slabs = (PIECE / slab).clamp(1, w.rows().div_ceil(SLAB));
-        let mut piece = vec![0; slabs * slab];
-        let mut before = None;
-        for first in (0..w.rows()).step_by(slabs * SLAB) {
-            let rows = first..w.rows().min(first + slabs * SLAB);
-            let piece = &mut piece[..rows.len().div_ceil(SLAB) * slab];
-            piece.par_chunks_exact_mut(slab).enumerate().for_each(|(i, gpu)| {
-                let start = first + i * SLAB;
-                format.pack_slab((start..rows.end.min(start + SLAB)).map(|row| w.row(row)), gpu);
-            });
-            self.queue.write_buffer(&buffers.tensors[t.0], (first / SLAB * slab) as u64, piece);
-            if let Some(before) = before.replace(self.queue.submit([])) {
-                self.wait(before)?;
+            Host::Weight(w) => {
+                let mut upload = Upload { gpu: self, staging: VecDeque::new() };
+                upload.weight(buffers, t, w, |_| ())?;
+                upload.finish()
             }
         }
-        self.check()
     }
 
     /// Writes `bytes` (a multiple of 4) to the start of a tensor, before anything submitted later.
@@ -127,7 +110,7 @@ impl Gpu {
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&buffers.tensors[t.0], offset as u64, &staging, 0, bytes as u64);
         let submission = self.queue.submit([encoder.finish()]);
-        let mapped = map(&staging, bytes);
+        let mapped = map(&staging, wgpu::MapMode::Read, bytes);
         self.wait(submission)?;
         self.mapped(&staging, bytes, mapped)
     }
@@ -140,11 +123,75 @@ impl Gpu {
 
     /// The first `bytes` of what was mapped; the submission that wrote it has ended.
     pub(super) fn mapped(&self, staging: &wgpu::Buffer, bytes: usize, mapped: Mapped) -> Result<Vec<u8>> {
-        let lost = |why: String| Error::DeviceLost { device: self.caps.name.clone(), why };
-        // Another thread's wait may be the one that calls back, a moment after this one's has ended.
-        let mapped = mapped.recv_timeout(MAP).map_err(|_| lost("a read-back was never mapped".into()))?;
-        mapped.map_err(|e| lost(e.to_string()))?;
-        let view = staging.get_mapped_range(..bytes as u64).map_err(|e| lost(e.to_string()))?;
+        self.expect_mapped(mapped)?;
+        let view = staging.get_mapped_range(..bytes as u64).map_err(|e| self.lost(e))?;
         Ok(view[..bytes].to_vec())
+    }
+
+    /// Waits for a mapping after the last use of its buffer.
+    fn expect_mapped(&self, mapped: Mapped) -> Result<()> {
+        // Another thread's wait may be the one that calls back, a moment after this one's has ended.
+        let mapped = mapped.recv_timeout(MAP).map_err(|_| self.lost("a staging buffer was never mapped"))?;
+        mapped.map_err(|e| self.lost(e))
+    }
+
+    fn lost(&self, why: impl ToString) -> Error {
+        Error::DeviceLost { device: self.caps.name.clone(), why: why.to_string() }
+    }
+}
+
+/// Weights on their way to the device.
+struct Upload<'a> {
+    gpu: &'a Gpu,
+    /// The one used longest ago first, with what used it.
+    staging: VecDeque<(wgpu::Buffer, wgpu::SubmissionIndex)>,
+}
+
+impl Upload<'_> {
+    /// Packs weights and writes them, some slabs at a time. Calls `uploaded` with the bytes of each time.
+    fn weight(&mut self, buffers: &Buffers, t: Tensor, w: &WeightStack, mut uploaded: impl FnMut(usize)) -> Result<()> {
+        let (format, slab) = (w.format(), w.format().gpu_bytes(SLAB, w.cols()));
+        let step = (CHUNK / slab).clamp(1, w.rows().div_ceil(SLAB)) * SLAB;
+        let mut gpu = Vec::new();
+        for first in (0..w.rows()).step_by(step) {
+            let end = w.rows().min(first + step);
+            gpu.resize((end - first).div_ceil(SLAB) * slab, 0);
+            gpu.par_chunks_exact_mut(slab).enumerate().for_each(|(i, gpu)| {
+                let start = first + i * SLAB;
+                format.pack_slab((start..end.min(start + SLAB)).map(|row| w.row(row)), gpu);
+            });
+            self.write(&buffers.tensors[t.0], first / SLAB * slab, &gpu)?;
+            uploaded(gpu.len());
+        }
+        w.release();
+        Ok(())
+    }
+
+    /// Writes `bytes` from `offset` of a buffer on.
+    fn write(&mut self, buffer: &wgpu::Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
+        let gpu = self.gpu;
+        let oldest = if self.staging.len() < IN_FLIGHT { None } else { self.staging.pop_front() };
+        let (staging, last_use) = match oldest.filter(|(staging, _)| staging.size() >= bytes.len() as u64) {
+            Some(oldest) => oldest,
+            None => {
+                let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+                (gpu.buffer("upload", bytes.len().max(CHUNK), usage)?, gpu.queue.submit([]))
+            }
+        };
+        let mapped = map(&staging, wgpu::MapMode::Write, bytes.len());
+        gpu.wait(last_use)?;
+        gpu.expect_mapped(mapped)?;
+        let view = staging.get_mapped_range_mut(..bytes.len() as u64);
+        view.map_err(|e| gpu.lost(e))?.copy_from_slice(bytes);
+        staging.unmap();
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(&staging, 0, buffer, offset as u64, bytes.len() as u64);
+        self.staging.push_back((staging, gpu.queue.submit([encoder.finish()])));
+        gpu.check()
+    }
+
+    /// Waits until everything is on the device.
+    fn finish(self) -> Result<()> {
+        self.gpu.wait(self.gpu.queue.submit([]))
     }
 }

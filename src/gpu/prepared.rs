@@ -151,7 +151,7 @@ impl Gpu {
         };
         let began = Instant::now();
         let submission = self.submit(buffers, prepared, step, copy)?;
-        let mapped = map(&staging, bytes);
+        let mapped = map(&staging, wgpu::MapMode::Read, bytes);
         Ok(Running { submission, staging, bytes, mapped, began })
     }
 

@@ -2,7 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::{LANE, LANE_SUBGROUP, LINEAR_WGSL, NORM_FOLD, NORM_NONE, RMS_BROADCAST, RMS_LOADS, ROWS, TOKENS_1, TOKENS_4, X_BROADCAST, X_LOADS, WORKGROUP};
+use super::{
+    LANE, LANE_SUBGROUP, LINEAR_WGSL, NORM_FOLD, NORM_NONE, RMS_BROADCAST, RMS_LOADS, ROWS, TOKENS_1, TOKENS_4,
+    WORKGROUP, X_BROADCAST, X_LOADS,
+};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, Weight, WeightStack, stride};
@@ -82,7 +85,8 @@ impl Recorder<'_> {
         let tokens = if one { TOKENS_1 } else { TOKENS_4 };
         let spec = spec.include(format.wgsl).include(ROWS).include(LINEAR_WGSL).include(x).include(lane);
         let spec = spec.include(tokens);
-        let spec = spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
+        let spec =
+            spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
         let spec = spec.u32("LANES", lanes).u32("ROWS", tile.rows);
         let across = Extent::Fixed(rows.div_ceil(lanes * tile.rows));
         (spec, [across, Extent::Per(bound, if one { 1 } else { 4 })])

@@ -62,7 +62,8 @@ impl Recorder<'_> {
         for part in weights.iter().flat_map(|w| &w.parts) {
             let pairs = self.pairs(*part).min(all - pair0);
             let (tiled, [across, down]) = self.tiled(*part, Count::Tokens, self.tile().lanes, spec.clone());
-            let spec = tiled.include(kv_include(element)).u32("D2", d.head_dim / 2).u32("R2", rope.dims / 2).u32("H", d.heads);
+            let spec =
+                tiled.include(kv_include(element)).u32("D2", d.head_dim / 2).u32("R2", rope.dims / 2).u32("H", d.heads);
             let spec = spec.u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE).u32("PAIRS", pairs).u32("PAIR0", pair0);
             let spec = spec.u32("BIAS", has_bias as usize);
             let tensors = [inputs.tokens, x, vectors, *part, rope.table, q, kv[0], kv[1]];

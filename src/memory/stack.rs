@@ -1,5 +1,6 @@
 //! Rows of weights as a linear uses them.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,9 +55,19 @@ impl WeightStack {
         Self { range: start + range.start..start + range.end, ..self.clone() }
     }
 
-    /// Row `i` as the checkpoint's format has it; empty for a row of zeros.
-    pub fn row(&self, i: usize) -> &[u8] {
-        self.locate(i).map_or(&[], |(tensor, i)| tensor.row(i))
+    /// Row `i` as the format has it; empty for a row of zeros.
+    pub fn row(&self, i: usize) -> Cow<'_, [u8]> {
+        self.locate(i).map_or(Cow::Borrowed(&[]), |(tensor, i)| tensor.blocks(i..i + 1))
+    }
+
+    /// The same rows, in memory where the checkpoint holds them in another format.
+    pub fn in_format(&self) -> Self {
+        Self { tensors: self.tensors.iter().map(WeightRows::in_format).collect(), ..self.clone() }
+    }
+
+    /// Tells the operating system that these rows of a mapped file will not be read again soon.
+    pub fn release(&self) {
+        self.tensors.iter().for_each(|tensor| tensor.bytes.release());
     }
 
     /// Decodes row `i` into `weights` (`cols` long).

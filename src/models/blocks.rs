@@ -35,8 +35,11 @@ impl Qkv {
         let projections = match matches!(config.architecture.as_str(), "gemma3" | "qwen3") {
             true => {
                 let mut matrix = |part, rows| d.matrix(&name(part), rows, c);
-                let weights =
-                    [matrix("attn_q.weight", q_dim)?, matrix("attn_k.weight", kv_dim)?, matrix("attn_v.weight", kv_dim)?];
+                let weights = [
+                    matrix("attn_q.weight", q_dim)?,
+                    matrix("attn_k.weight", kv_dim)?,
+                    matrix("attn_v.weight", kv_dim)?,
+                ];
                 let mut vector = |part| d.vector(&name(part), a.head_dim);
                 let norms = [vector("attn_q_norm.weight")?, vector("attn_k_norm.weight")?];
                 let raw = [d.token("raw_q", q_dim), d.token("raw_k", kv_dim)];

@@ -7,7 +7,7 @@ use super::blocks::{Gated, Qkv};
 use super::{Config, Declare, Io, Model, is_last_of};
 use crate::error::Result;
 use crate::kernel::Count;
-use crate::kernels::{Gate, Pairs, Scores};
+use crate::kernels::{Gate, Scores};
 use crate::memory::{Tensor, Weight};
 use crate::program::Recorder;
 
@@ -34,9 +34,9 @@ pub(super) struct Llama {
 }
 
 impl Llama {
-    pub fn declare(config: &Config, pairs: Pairs, d: &mut Declare) -> Result<Self> {
+    pub fn declare(config: &Config, d: &mut Declare) -> Result<Self> {
         let (c, q_dim) = (config.hidden, config.attention.heads * config.attention.head_dim);
-        let rope = d.rope(config.rope, pairs)?;
+        let rope = d.rope(config.rope, config.pairs)?;
         let embed = d.matrix("token_embd.weight", config.vocab, c)?;
         let mut layers = Vec::new();
         for l in 0..config.layers {

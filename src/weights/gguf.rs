@@ -9,15 +9,16 @@
 use std::borrow::Cow;
 use std::fmt::{self, Arguments};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{Shown, TensorEntry, Value};
-use crate::format::Format;
-use crate::memory::Bytes;
-use crate::{Error, Result};
+use super::{Fault, Shown, Source, TensorEntry, Value};
+use crate::Result;
+use crate::format::{self, Format};
+use crate::memory::{Bytes, WeightRows};
 
 /// The positions of a file's fields and tensors.
 pub(super) struct Gguf {
+    path: PathBuf,
     bytes: Bytes,
     /// Where each field starts, in the file's order and by key.
     fields: Vec<usize>,
@@ -47,32 +48,37 @@ pub struct Elements<'a> {
 impl Gguf {
     /// Checks the file and notes where everything is.
     pub(super) fn parse(path: &Path, bytes: Bytes) -> Result<Gguf> {
-        parse(bytes).map_err(|fault| Error::file(path, fault.what, fault.expected, fault.found))
+        parse(path, bytes).map_err(|fault| fault.of(path))
     }
 
-    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.fields.iter().map(|&at| text(name_at(&self.bytes, at)))
+    fn name(&self, i: usize) -> &str {
+        text(name_at(&self.bytes, self.tensors[i].at))
+    }
+}
+
+impl Source for Gguf {
+    fn metadata_path(&self) -> &Path {
+        &self.path
     }
 
-    pub(super) fn value(&self, key: &str) -> Option<Value<'_>> {
+    fn n_keys(&self) -> usize {
+        self.fields.len()
+    }
+
+    fn key(&self, i: usize) -> &str {
+        text(name_at(&self.bytes, self.fields[i]))
+    }
+
+    fn value(&self, key: &str) -> Option<Value<'_>> {
         value_of(&self.bytes, &self.fields_by_key, key)
     }
 
-    pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.tensors.iter().map(|tensor| text(name_at(&self.bytes, tensor.at)))
+    fn n_tensors(&self) -> usize {
+        self.tensors.len()
     }
 
-    pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorEntry<'_>> {
-        self.tensors.iter().map(|tensor| self.entry(tensor))
-    }
-
-    pub(super) fn tensor(&self, name: &str) -> Option<TensorEntry<'_>> {
-        let name_of = |&i: &usize| name_at(&self.bytes, self.tensors[i].at);
-        let i = self.tensors_by_name.binary_search_by(|i| name_of(i).cmp(name.as_bytes())).ok()?;
-        Some(self.entry(&self.tensors[self.tensors_by_name[i]]))
-    }
-
-    fn entry(&self, tensor: &Tensor) -> TensorEntry<'_> {
+    fn entry(&self, i: usize) -> TensorEntry<'_> {
+        let tensor = &self.tensors[i];
         let mut cursor = Cursor { bytes: &self.bytes, at: tensor.at };
         let described = cursor.description(0).unwrap_or_else(|fault| unreachable!("checked in parse: {}", fault.what));
         TensorEntry {
@@ -85,6 +91,27 @@ impl Gguf {
             format: Format::from_ggml(described.kind),
             bytes: tensor.bytes.clone(),
         }
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let found = self.tensors_by_name.binary_search_by(|i| self.name(*i).cmp(name)).ok()?;
+        Some(self.tensors_by_name[found])
+    }
+
+    fn place(&self, i: usize) -> (&Path, String) {
+        (&self.path, self.name(i).into())
+    }
+
+    fn shapes_from(&self) -> &str {
+        ""
+    }
+
+    fn formats(&self) -> String {
+        format::ALL.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
+    }
+
+    fn rows(&self, i: usize, format: &'static Format, rows: usize, cols: usize) -> WeightRows {
+        WeightRows::new(format, rows, cols, self.bytes.slice(self.tensors[i].bytes.clone()))
     }
 }
 
@@ -136,19 +163,6 @@ impl<'a> Iterator for Elements<'a> {
 
 impl ExactSizeIterator for Elements<'_> {}
 
-/// What is wrong with a file, before the file's name is added.
-struct Fault {
-    what: String,
-    expected: String,
-    found: String,
-}
-
-impl Fault {
-    fn new(what: impl ToString, expected: impl ToString, found: impl ToString) -> Fault {
-        Fault { what: what.to_string(), expected: expected.to_string(), found: found.to_string() }
-    }
-}
-
 /// Where a tensor's description starts, and its bytes; these are empty when the size of a block is not known.
 struct Tensor {
     at: usize,
@@ -194,7 +208,7 @@ const MIN_TENSOR: u64 = 8 + 4 + 8 + 4 + 8;
 
 const MAX_ALIGNMENT: i128 = 1 << 20;
 
-fn parse(bytes: Bytes) -> Result<Gguf, Fault> {
+fn parse(path: &Path, bytes: Bytes) -> Result<Gguf, Fault> {
     let mut cursor = Cursor { bytes: &bytes, at: 0 };
     let (tensor_count, field_count) = header(&mut cursor)?;
 
@@ -235,7 +249,7 @@ fn parse(bytes: Bytes) -> Result<Gguf, Fault> {
         let found = format!("it twice, as tensors {} and {}", pair[0].min(pair[1]), pair[0].max(pair[1]));
         return Err(Fault::new(format!("tensor {}", Shown(name(pair[0]))), "the name once", found));
     }
-    Ok(Gguf { bytes, fields, fields_by_key, tensors, tensors_by_name: order })
+    Ok(Gguf { path: path.into(), bytes, fields, fields_by_key, tensors, tensors_by_name: order })
 }
 
 /// Numbers of tensors and of metadata fields, both possible in a file of this length.
