@@ -15,6 +15,7 @@ mod geglu;
 mod gguf;
 mod gguf_writer;
 mod harness;
+mod hub;
 mod kv;
 mod last_tokens;
 mod layers;
