@@ -10,6 +10,7 @@ mod chat;
 mod diverge;
 mod embed;
 mod fetch;
+mod folder;
 mod formats;
 mod geglu;
 mod gguf;

@@ -324,7 +324,7 @@ impl Pull<'_> {
                 Err(Failure::Unreachable(_)) if tries < TRIES => {}
                 Err(failure) => return Err(self.failure(failure, &file.name)),
             }
-            self.pause(self.hub.timeout / 10 * tries)?;
+            self.pause(self.hub.timeout / 10 * tries, partial.bytes)?;
         }
         // Only the size is looked at later, so all bytes must be on the disk before the name is.
         partial.file.sync_all().map_err(|e| self.unwritable(e))?;
@@ -384,10 +384,11 @@ impl Pull<'_> {
         }
     }
 
-    fn pause(&mut self, length: Duration) -> Result<()> {
+    /// Waits, with `bytes` of the current file there.
+    fn pause(&mut self, length: Duration, bytes: u64) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < length {
-            if (self.progress)(Progress::Downloading(self.bytes.0, self.bytes.1)).is_break() {
+            if (self.progress)(Progress::Downloading(self.bytes.0 + bytes, self.bytes.1)).is_break() {
                 return Err(self.failure(Failure::Interrupted, ""));
             }
             thread::sleep(POLL.min(length));
