@@ -254,7 +254,8 @@ fn tokens_equal_golden() {
 /// What goldens must cover, by a text that shows it.
 #[test]
 fn goldens_cover_what_tokenizers_differ_in() {
-    let shows: [(&str, fn(&str) -> bool); 8] = [
+    type Shows = fn(&str) -> bool;
+    let shows: [(&str, Shows); 8] = [
         ("code", |text| text.contains("def ") || text.contains("fn ")),
         ("emoji", |text| text.contains('\u{1F469}') && text.contains('\u{200D}')),
         ("CJK", |text| text.contains('東')),

@@ -305,9 +305,10 @@ impl Pull<'_> {
 
     /// Writes the contents of `file` to `path`, going on where an earlier attempt broke off, and verifies them.
     fn receive(&mut self, snapshot: &Snapshot, file: &Entry, path: &Path) -> Result<()> {
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let mut partial =
-            Partial::new(open.map_err(|e| self.unwritable(e))?, file.bytes).map_err(|e| self.unwritable(e))?;
+        let (done, all) = self.bytes;
+        let partial =
+            Partial::open(path, file.bytes, |bytes| (self.progress)(Progress::Downloading(done + bytes, all)));
+        let mut partial = partial.map_err(|failure| self.failure(failure, &file.name))?;
         let name: String = file.name.bytes().map(percent_encoded).collect();
         let url = format!("{}/{}/resolve/{}/{name}", self.hub.endpoint, self.repository, snapshot.commit);
         // Attempts since one that came further than all before it.
@@ -441,20 +442,23 @@ struct Partial {
 }
 
 impl Partial {
-    /// What is longer than `most` bytes is of no use.
-    fn new(file: File, most: u64) -> io::Result<Partial> {
+    /// What is longer than `most` bytes is of no use. `go_on` gets the bytes read so far.
+    fn open(path: &Path, most: u64, mut go_on: impl FnMut(u64) -> ControlFlow<()>) -> Result<Partial, Failure> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut partial = Partial { file, bytes: 0, hash: Sha256::new() };
         if partial.file.metadata()?.len() > most {
             partial.file.set_len(0)?;
         }
         let mut chunk = vec![0; 1 << 20];
         loop {
-            match partial.file.read(&mut chunk)? {
-                0 => return Ok(partial),
-                n => {
-                    partial.hash.update(&chunk[..n]);
-                    partial.bytes += n as u64;
-                }
+            let n = partial.file.read(&mut chunk)?;
+            if n == 0 {
+                return Ok(partial);
+            }
+            partial.hash.update(&chunk[..n]);
+            partial.bytes += n as u64;
+            if go_on(partial.bytes).is_break() {
+                return Err(Failure::Interrupted);
             }
         }
     }
@@ -563,7 +567,7 @@ const SHARD: &str = "-00001-of-00001";
 
 /// Whether the name ends as that of a part of several, `-00001-of-00003.gguf`.
 fn is_shard(name: &str) -> bool {
-    let stem = name[..name.len().saturating_sub(".gguf".len())].as_bytes();
+    let stem = &name.as_bytes()[..name.len().saturating_sub(".gguf".len())];
     let end = &stem[stem.len().saturating_sub(SHARD.len())..];
     let alike = |(&byte, pattern): (&u8, u8)| byte == pattern || pattern.is_ascii_digit() && byte.is_ascii_digit();
     end.len() == SHARD.len() && end.iter().zip(SHARD.bytes()).all(alike)
