@@ -1,5 +1,6 @@
 //! Tokenizer, stream and chat template against `tokenizers` and `transformers` (see scripts/golden_text.py).
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -11,55 +12,65 @@ use serde_json::{Map, Value, json};
 use crate::model::{checkpoint, test_model};
 
 /// `tokenizer.ggml.*` of a GGUF file.
-struct Fields {
-    pre: String,
+pub struct Fields {
+    model: String,
+    pre: Option<String>,
     tokens: Vec<String>,
     token_types: Vec<i32>,
+    scores: Vec<f32>,
     merges: Vec<String>,
     add_bos: Option<bool>,
-    bos: Option<u32>,
-    eos: Option<u32>,
-    unk: Option<u32>,
-    pad: Option<u32>,
+    add_space_prefix: Option<bool>,
+    ids: [Option<u32>; 6],
+}
+
+impl Fields {
+    pub fn read(path: &Path) -> Fields {
+        let weights = Weights::open(path).unwrap();
+        let m = weights.metadata();
+        let key = |name: &str| format!("tokenizer.ggml.{name}");
+        let strings = |name: &str| m.optional(&key(name), Metadata::strings).unwrap().into_iter().flatten();
+        let flag = |name: &str| m.optional(&key(name), Metadata::bool).unwrap();
+        let id = |name: &str| m.optional(&key(&format!("{name}_token_id")), Metadata::u32).unwrap();
+        Fields {
+            model: m.string(&key("model")).unwrap().into(),
+            pre: m.optional(&key("pre"), Metadata::string).unwrap().map(String::from),
+            tokens: strings("tokens").map(String::from).collect(),
+            token_types: m.i32s(&key("token_type")).unwrap().collect(),
+            scores: m.optional(&key("scores"), Metadata::f32s).unwrap().into_iter().flatten().collect(),
+            merges: strings("merges").map(String::from).collect(),
+            add_bos: flag("add_bos_token"),
+            add_space_prefix: flag("add_space_prefix"),
+            ids: ["bos", "eos", "eot", "eom", "unknown", "padding"].map(id),
+        }
+    }
+
+    pub fn vocabulary(&self) -> Vocabulary<'_> {
+        let [bos, eos, eot, eom, unk, pad] = self.ids;
+        Vocabulary {
+            model: &self.model,
+            pre: self.pre.as_deref(),
+            tokens: self.tokens.iter().map(String::as_str).collect(),
+            token_types: &self.token_types,
+            scores: &self.scores,
+            merges: self.merges.iter().map(String::as_str).collect(),
+            add_space_prefix: self.add_space_prefix,
+            strips_after_control: false,
+            add_bos: self.add_bos,
+            bos,
+            eos,
+            eot,
+            eom,
+            unk,
+            pad,
+        }
+    }
 }
 
 /// The vocabulary of the test model.
-fn fields() -> &'static Fields {
+pub fn vocabulary() -> Vocabulary<'static> {
     static FIELDS: OnceLock<Fields> = OnceLock::new();
-    FIELDS.get_or_init(|| {
-        let weights = Weights::open(test_model()).unwrap();
-        let m = weights.metadata();
-        let strings = |key: &str| m.strings(key).unwrap().map(String::from).collect();
-        let id = |name: &str| m.optional(&format!("tokenizer.ggml.{name}_token_id"), Metadata::u32).unwrap();
-        Fields {
-            pre: m.string("tokenizer.ggml.pre").unwrap().into(),
-            tokens: strings("tokenizer.ggml.tokens"),
-            token_types: m.i32s("tokenizer.ggml.token_type").unwrap().collect(),
-            merges: strings("tokenizer.ggml.merges"),
-            add_bos: m.optional("tokenizer.ggml.add_bos_token", Metadata::bool).unwrap(),
-            bos: id("bos"),
-            eos: id("eos"),
-            unk: id("unknown"),
-            pad: id("padding"),
-        }
-    })
-}
-
-fn vocabulary() -> Vocabulary<'static> {
-    let fields = fields();
-    Vocabulary {
-        model: "gpt2",
-        pre: Some(&fields.pre),
-        tokens: fields.tokens.iter().map(String::as_str).collect(),
-        token_types: &fields.token_types,
-        merges: fields.merges.iter().map(String::as_str).collect(),
-        add_bos: fields.add_bos,
-        bos: fields.bos,
-        eos: fields.eos,
-        unk: fields.unk,
-        pad: fields.pad,
-        ..Vocabulary::default()
-    }
+    FIELDS.get_or_init(|| Fields::read(&test_model())).vocabulary()
 }
 
 fn tokenizer() -> &'static Tokenizer {
@@ -68,13 +79,13 @@ fn tokenizer() -> &'static Tokenizer {
 }
 
 /// 259 tokens: the byte-level alphabet, one merge, a control and a user-defined token.
-struct Small {
+pub struct Small {
     tokens: Vec<String>,
     types: Vec<i32>,
 }
 
 impl Small {
-    fn new() -> Small {
+    pub fn new() -> Small {
         let plain = |b: &u32| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
         let others = (0..256u32).filter(|b| !plain(b)).count() as u32;
         let letters = (0..256).filter(plain).chain(256..256 + others).map(|c| char::from_u32(c).unwrap().to_string());
@@ -84,7 +95,7 @@ impl Small {
         Small { tokens: letters.chain(added).collect(), types }
     }
 
-    fn vocabulary(&self) -> Vocabulary<'_> {
+    pub fn vocabulary(&self) -> Vocabulary<'_> {
         Vocabulary {
             model: "gpt2",
             pre: Some("gpt-2"),
@@ -97,7 +108,7 @@ impl Small {
 }
 
 /// A toy vocabulary of SentencePiece's kind: "llama", "gemma" or "without_bytes".
-struct ToyPieces {
+pub struct ToyPieces {
     tokens: Vec<&'static str>,
     types: Vec<i32>,
     scores: Vec<f32>,
@@ -105,7 +116,7 @@ struct ToyPieces {
 }
 
 impl ToyPieces {
-    fn new(name: &str) -> ToyPieces {
+    pub fn new(name: &str) -> ToyPieces {
         let fields = &golden("pieces")["vocabularies"][name];
         let list = |field: &str| fields[field].as_array().unwrap().iter();
         ToyPieces {
@@ -116,7 +127,7 @@ impl ToyPieces {
         }
     }
 
-    fn vocabulary(&self) -> Vocabulary<'_> {
+    pub fn vocabulary(&self) -> Vocabulary<'_> {
         let id = |field: &str| self.fields[field].as_u64().map(|id| id as u32);
         Vocabulary {
             model: "llama",
@@ -137,17 +148,19 @@ impl ToyPieces {
     }
 }
 
-fn golden(name: &str) -> &'static Value {
-    static SMOLLM2: OnceLock<Value> = OnceLock::new();
-    static QWEN2: OnceLock<Value> = OnceLock::new();
-    static PIECES: OnceLock<Value> = OnceLock::new();
-    static FAMILIES: OnceLock<Value> = OnceLock::new();
-    match name {
-        "smollm2" => SMOLLM2.get_or_init(|| serde_json::from_str(include_str!("golden/text_smollm2.json")).unwrap()),
-        "pieces" => PIECES.get_or_init(|| serde_json::from_str(include_str!("golden/text_pieces.json")).unwrap()),
-        "families" => FAMILIES.get_or_init(|| serde_json::from_str(include_str!("golden/text_families.json")).unwrap()),
-        _ => QWEN2.get_or_init(|| serde_json::from_str(include_str!("golden/text_qwen2.json")).unwrap()),
-    }
+/// `golden/text_NAME.json`, or `golden/NAME.json` for tokens of a checkpoint.
+pub fn golden(name: &str) -> &'static Value {
+    static GOLDENS: [OnceLock<Value>; 6] = [const { OnceLock::new() }; 6];
+    let (place, text) = match name {
+        "smollm2" => (0, include_str!("golden/text_smollm2.json")),
+        "qwen2" => (1, include_str!("golden/text_qwen2.json")),
+        "pieces" => (2, include_str!("golden/text_pieces.json")),
+        "families" => (3, include_str!("golden/text_families.json")),
+        "tokens_gemma3" => (4, include_str!("golden/tokens_gemma3.json")),
+        "tokens_qwen2" => (5, include_str!("golden/tokens_qwen2.json")),
+        other => panic!("no golden {other}"),
+    };
+    GOLDENS[place].get_or_init(|| serde_json::from_str(text).unwrap())
 }
 
 fn ids(json: &Value) -> Vec<u32> {
@@ -172,10 +185,10 @@ fn fnv(ids: &[u32]) -> String {
     format!("{:016x}", bytes.fold(0xCBF29CE484222325u64, |h, b| (h ^ b as u64).wrapping_mul(0x100000001B3)))
 }
 
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) as usize % n
     }
@@ -199,35 +212,64 @@ fn render(source: &str, chat: &Chat) -> farpast::Result<String> {
     ChatTemplate::new(source, "<s>", "</s>")?.render(chat)
 }
 
+/// Encodes the text of each case as the case says, and tells how many there were.
+pub fn encodes_as_golden<'a>(tokenizer: &Tokenizer, name: &str, cases: impl IntoIterator<Item = &'a Value>) -> usize {
+    let mut count = 0;
+    for case in cases {
+        let name = format!("{name}, {}", case["name"]);
+        count += 1;
+        if case["name"] == "long_line" {
+            let found = tokenizer.encode(&long_line(), Special::AsText).unwrap();
+            let expected = (case["count"].as_u64().unwrap(), case["fnv"].as_str().unwrap().into());
+            assert_eq!((found.len() as u64, fnv(&found)), expected, "{name}");
+            continue;
+        }
+        let text = case["text"].as_str().unwrap();
+        let as_text = ids(&case["as_text"]);
+        assert_eq!(tokenizer.encode(text, Special::AsText).unwrap(), as_text, "{name}: {text:?}");
+        let parsed = case.get("parsed").map_or(as_text, ids);
+        assert_eq!(tokenizer.encode(text, Special::Parse).unwrap(), parsed, "{name}: {text:?}, control parsed");
+    }
+    count
+}
+
+pub fn encodings(golden: &'static Value) -> impl Iterator<Item = &'static Value> {
+    golden["encodings"].as_array().unwrap().iter()
+}
+
+/// Packaged models and the goldens of their tokens.
+pub const CHECKPOINTS: [(&str, &str); 2] = [("gemma3-270m", "tokens_gemma3"), ("qwen2.5-coder-0.5b", "tokens_qwen2")];
+
 #[test]
 fn tokens_equal_golden() {
     let mut cases = 0;
     for pre in ["smollm", "gpt-2", "llama-bpe", "qwen2"] {
         let tokenizer = Tokenizer::new(&Vocabulary { pre: Some(pre), ..vocabulary() }).unwrap();
-        for case in golden("smollm2")["encodings"].as_array().unwrap().iter().filter(|case| case["pre"] == pre) {
-            let name = format!("{pre}, {}", case["name"]);
-            cases += 1;
-            if case["name"] == "long_line" {
-                let found = tokenizer.encode(&long_line(), Special::AsText).unwrap();
-                assert_eq!(
-                    (found.len() as u64, fnv(&found)),
-                    (case["count"].as_u64().unwrap(), ids_hash(case)),
-                    "{name}"
-                );
-                continue;
-            }
-            let text = case["text"].as_str().unwrap();
-            let as_text = ids(&case["as_text"]);
-            assert_eq!(tokenizer.encode(text, Special::AsText).unwrap(), as_text, "{name}: {text:?}");
-            let parsed = case.get("parsed").map_or(as_text, ids);
-            assert_eq!(tokenizer.encode(text, Special::Parse).unwrap(), parsed, "{name}: {text:?}, control parsed");
-        }
+        let of_pre = encodings(golden("smollm2")).filter(|case| case["pre"] == pre);
+        cases += encodes_as_golden(&tokenizer, pre, of_pre);
     }
     assert!(cases >= 100, "{cases}");
 }
 
-fn ids_hash(case: &Value) -> String {
-    case["fnv"].as_str().unwrap().into()
+/// What goldens must cover, by a text that shows it.
+#[test]
+fn goldens_cover_what_tokenizers_differ_in() {
+    let shows: [(&str, fn(&str) -> bool); 8] = [
+        ("code", |text| text.contains("def ") || text.contains("fn ")),
+        ("emoji", |text| text.contains('\u{1F469}') && text.contains('\u{200D}')),
+        ("CJK", |text| text.contains('東')),
+        ("Arabic", |text| text.chars().any(|c| ('\u{600}'..'\u{700}').contains(&c))),
+        ("long digits", |text| text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() >= 10)),
+        ("runs of spaces", |text| text.contains("     ")),
+        ("line ends", |text| text.contains("\r\n") || text.contains("\n\n")),
+        ("control tokens as text", |text| text.contains("<|im_end|>") || text.contains("<start_of_turn>")),
+    ];
+    for name in ["smollm2", "pieces", "tokens_gemma3", "tokens_qwen2"] {
+        for (what, shows) in shows {
+            let mut texts = encodings(golden(name)).filter_map(|case| case["text"].as_str());
+            assert!(texts.any(shows), "{name} lacks {what}");
+        }
+    }
 }
 
 #[test]
@@ -352,58 +394,30 @@ fn pieces_equal_golden() {
     let mut cases = 0;
     for name in ["llama", "gemma", "without_bytes"] {
         let tokenizer = ToyPieces::tokenizer(name);
-        for case in golden("pieces")["encodings"].as_array().unwrap().iter().filter(|case| case["vocabulary"] == name) {
-            cases += 1;
-            if case["name"] == "long_line" {
-                let found = tokenizer.encode(&long_line(), Special::AsText).unwrap();
-                assert_eq!(
-                    (found.len() as u64, fnv(&found)),
-                    (case["count"].as_u64().unwrap(), ids_hash(case)),
-                    "{name}"
-                );
-                continue;
-            }
-            let text = case["text"].as_str().unwrap();
-            let as_text = ids(&case["as_text"]);
-            let name = format!("{name}, {}: {text:?}", case["name"]);
-            assert_eq!(tokenizer.encode(text, Special::AsText).unwrap(), as_text, "{name}");
-            assert_eq!(tokenizer.decode(&as_text), case["decoded"].as_str().unwrap_or(text), "{name}");
-            let parsed = case.get("parsed").map_or(as_text, ids);
-            assert_eq!(tokenizer.encode(text, Special::Parse).unwrap(), parsed, "{name}, control parsed");
-        }
+        let of_name = || encodings(golden("pieces")).filter(|case| case["vocabulary"] == name);
+        cases += encodes_as_golden(&tokenizer, name, of_name());
+        decodes_as_golden(&tokenizer, of_name());
     }
     assert!(cases >= 100, "{cases}");
 }
 
+/// Decodes the tokens of each case to its text, or to what the case says.
+pub fn decodes_as_golden<'a>(tokenizer: &Tokenizer, cases: impl IntoIterator<Item = &'a Value>) {
+    for case in cases.into_iter().filter(|case| case["text"].is_string()) {
+        let expected = case["decoded"].as_str().or(case["text"].as_str()).unwrap();
+        assert_eq!(tokenizer.decode(&ids(&case["as_text"])), expected, "{}", case["name"]);
+    }
+}
+
 #[test]
 fn tokens_of_other_checkpoints_equal_golden() {
-    for (name, golden) in [
-        ("gemma3-270m", include_str!("golden/tokens_gemma3.json")),
-        ("qwen2.5-coder-0.5b", include_str!("golden/tokens_qwen2.json")),
-    ] {
+    for (name, tokens) in CHECKPOINTS {
         let weights = Weights::open(checkpoint(name)).unwrap();
         let start = Instant::now();
         let tokenizer = farpast::chat::tokenizer(&weights).unwrap();
         println!("{name}: {} tokens in {:?}", tokenizer.len(), start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(60));
-        let golden: Value = serde_json::from_str(golden).unwrap();
-        for case in golden["encodings"].as_array().unwrap() {
-            let name = format!("{name}, {}", case["name"]);
-            if case["name"] == "long_line" {
-                let found = tokenizer.encode(&long_line(), Special::AsText).unwrap();
-                assert_eq!(
-                    (found.len() as u64, fnv(&found)),
-                    (case["count"].as_u64().unwrap(), ids_hash(case)),
-                    "{name}"
-                );
-                continue;
-            }
-            let text = case["text"].as_str().unwrap();
-            let as_text = ids(&case["as_text"]);
-            assert_eq!(tokenizer.encode(text, Special::AsText).unwrap(), as_text, "{name}");
-            let parsed = case.get("parsed").map_or(as_text, ids);
-            assert_eq!(tokenizer.encode(text, Special::Parse).unwrap(), parsed, "{name}, control parsed");
-        }
+        encodes_as_golden(&tokenizer, name, encodings(golden(tokens)));
     }
 }
 
@@ -679,24 +693,35 @@ fn rendered_chats_equal_golden() {
     }
 }
 
+/// Templates of model families that no packaged model has.
+const FAMILIES: [(&str, &str); 6] = [
+    ("gemma2", include_str!("golden/templates/gemma2.jinja")),
+    ("gemma3", include_str!("golden/templates/gemma3.jinja")),
+    ("llama3", include_str!("golden/templates/llama3.jinja")),
+    ("mistral", include_str!("golden/templates/mistral.jinja")),
+    ("phi3", include_str!("golden/templates/phi3.jinja")),
+    ("qwen3", include_str!("golden/templates/qwen3.jinja")),
+];
+
 #[test]
 fn chats_of_all_families_equal_golden() {
     let mut refused = 0;
     for case in golden("families")["chats"].as_array().unwrap() {
         let text = |field: &str| case[field].as_str().unwrap();
-        let source = match text("template") {
-            "gemma3" => include_str!("golden/templates/gemma3.jinja"),
-            "llama3" => include_str!("golden/templates/llama3.jinja"),
-            "mistral" => include_str!("golden/templates/mistral.jinja"),
-            "phi3" => include_str!("golden/templates/phi3.jinja"),
-            other => panic!("{other}"),
-        };
+        let (_, source) = FAMILIES.iter().find(|(name, _)| *name == text("template")).unwrap();
         let template = ChatTemplate::new(source, text("bos"), text("eos")).unwrap();
         let messages = messages(&case["chat"]);
         let chat = Chat {
             messages: &messages,
             tools: case["chat"]["tools"].as_array().map_or(&[], Vec::as_slice),
             add_generation_prompt: case["chat"]["add_generation_prompt"].as_bool().unwrap_or(false),
+            extra: case["chat"]
+                .as_object()
+                .unwrap()
+                .clone()
+                .into_iter()
+                .filter(|(name, _)| name == "enable_thinking")
+                .collect(),
             ..Chat::default()
         };
         let name = format!("{}, {}", case["template"], case["name"]);
@@ -961,6 +986,7 @@ fn mutated_templates_neither_panic_nor_hang() {
     let golden = [golden("smollm2"), golden("qwen2")];
     let mut sources: Vec<&str> = golden.iter().map(|golden| golden["chat_template"].as_str().unwrap()).collect();
     sources.extend(golden[0]["templates"].as_object().unwrap().values().map(|source| source.as_str().unwrap()));
+    sources.extend(FAMILIES.map(|(_, source)| source));
     let splices = [
         "{{",
         "}}",

@@ -200,14 +200,25 @@ FAMILY_CHATS = {
         ],
         add_generation_prompt=True,
     ),
+    "reasoning": dict(
+        messages=[
+            m("user", "1"),
+            m("assistant", "<think>\nHm.\n</think>\n\nOne."),
+            m("user", "2"),
+            m("assistant", "Two.", reasoning_content="\nHm, hm.\n"),
+        ],
+    ),
+    "no_thinking": dict(messages=[m("user", "1")], add_generation_prompt=True, enable_thinking=False),
 }
 
 # BOS, EOS, and whether the template reads lists of parts. For those that do not, parts are joined by line feeds.
 FAMILIES = {
+    "gemma2": ("<bos>", "<eos>", False),
     "gemma3": ("<bos>", "<eos>", True),
     "llama3": ("<|begin_of_text|>", "<|eot_id|>", False),
     "mistral": ("<s>", "</s>", False),
     "phi3": ("<s>", "<|endoftext|>", False),
+    "qwen3": ("", "<|im_end|>", False),
 }
 
 

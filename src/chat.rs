@@ -4,6 +4,7 @@
 //! not computed again. When they no longer fit, the oldest turns are left out; the system message stays.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
@@ -13,8 +14,11 @@ use crate::session::Session;
 use crate::text::{Chat, ChatTemplate, Message, StreamDecoder, Tokenizer, Vocabulary};
 use crate::weights::{Metadata, Weights};
 
-/// The tokenizer that the checkpoint describes.
+/// The tokenizer that the checkpoint describes: in its metadata, or in the folder that it is or lies in.
 pub fn tokenizer(weights: &Weights) -> Result<Tokenizer> {
+    if let Some(folder) = folder(weights) {
+        return Tokenizer::from_folder(folder);
+    }
     let m = weights.metadata();
     let id = |name: &str| m.optional(&format!("tokenizer.ggml.{name}_token_id"), Metadata::u32);
     let token_types = m.optional("tokenizer.ggml.token_type", Metadata::i32s)?;
@@ -39,10 +43,24 @@ pub fn tokenizer(weights: &Weights) -> Result<Tokenizer> {
     })
 }
 
-/// The chat template of the checkpoint.
+/// The chat template of the checkpoint, from the same place.
 pub fn template(weights: &Weights, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
-    let source = weights.metadata().optional("tokenizer.chat_template", Metadata::string)?;
-    ChatTemplate::for_model(source, tokenizer)
+    if let Some(folder) = folder(weights) {
+        return ChatTemplate::from_folder(folder, tokenizer);
+    }
+    let m = weights.metadata();
+    let template = ChatTemplate::for_model(m.optional("tokenizer.chat_template", Metadata::string)?, tokenizer)?;
+    match m.optional("tokenizer.chat_template.tool_use", Metadata::string)? {
+        Some(source) => template.with_tool_use(source),
+        None => Ok(template),
+    }
+}
+
+/// The folder of the files that go with a safetensors checkpoint; none for GGUF, which has all in one.
+fn folder(weights: &Weights) -> Option<&Path> {
+    let path = weights.path();
+    let is_safetensors = path.extension().is_some_and(|extension| extension == "safetensors");
+    if path.is_dir() { Some(path) } else { path.parent().filter(|_| is_safetensors) }
 }
 
 /// Messages so far, and the session that holds their tokens.

@@ -50,7 +50,8 @@ pub enum Error {
     /// A sequence would grow beyond the context length.
     #[error("context is full: {tokens} tokens, {context} fit")]
     ContextFull { tokens: usize, context: usize },
-    /// A model could not be fetched. Nothing of it is left in the folder.
+    /// A model could not be fetched. Of a packaged one nothing is left in the folder; a download from the hub goes on where it
+    /// broke off.
     #[error("{what} cannot be fetched into {}: {why}; {remedy}", folder.display())]
     Fetch { what: String, folder: PathBuf, why: String, remedy: String },
     /// A request contradicts itself or the model.

