@@ -1,5 +1,6 @@
 //! Whole models, small enough that every property of the engine is checked on every driver.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use farpast::Error;
@@ -421,5 +422,91 @@ fn a_lost_device_is_an_error_and_no_hang() {
     }
     assert!(matches!(engine.logits(&mut session).unwrap_err(), Error::DeviceLost { .. }));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(before, state(&engine, &session));
+}
+
+#[test]
+fn decoding_ahead_draws_what_steps_draw() {
+    let toy = &toy::ALL[1];
+    for mut engine in [load(toy, &EngineOptions { sequences: 3, ..options() }), cpu(toy, Element::F32)] {
+        let n = engine.capacity().sequences.min(3);
+        let prompts: Vec<_> = [5, 17, 30].into_iter().take(n).collect();
+        let mut sessions: Vec<_> = (0..2 * n).map(|_| engine.session()).collect();
+        for (i, s) in sessions.iter_mut().enumerate() {
+            s.sampling = Sampling { temperature: if i % n == 0 { 0.0 } else { 1.0 }, top_k: 0, top_p: 1.0, seed: 3 };
+            s.push(&tokens(23, prompts[i % n], toy));
+        }
+        let (ahead, by_steps) = sessions.split_at_mut(n);
+        let mut expected = vec![vec![]; n];
+        for _ in 0..30 {
+            for (s, all) in by_steps.iter_mut().zip(&mut expected) {
+                all.extend(engine.step(&mut [s]).unwrap()[0]);
+            }
+        }
+        let mut found = vec![vec![]; n];
+        for (s, all) in ahead.iter_mut().zip(&mut found) {
+            all.extend(engine.step(&mut [s]).unwrap()[0]);
+        }
+        // Broken off twice, then to a limit.
+        for (most, take) in [(100, 7), (100, 1), (21, 100)] {
+            let mut taken = 0;
+            let mut refs: Vec<_> = ahead.iter_mut().collect();
+            engine
+                .decode(&mut refs, most, |ids| {
+                    found.iter_mut().zip(ids).for_each(|(all, id)| all.push(*id));
+                    taken += 1;
+                    if taken == take { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                })
+                .unwrap();
+        }
+        assert_eq!(found, expected, "{}", engine.device());
+        for (a, b) in ahead.iter().zip(by_steps.iter()) {
+            assert_eq!((a.tokens(), a.pending()), (b.tokens(), b.pending()));
+        }
+        // What was computed beyond is forgotten: the logits are those of steps.
+        let mut last = |s: &mut Session| engine.logits(s).unwrap().pop().unwrap();
+        assert!(ahead.iter_mut().zip(by_steps).all(|(a, b)| last(a) == last(b)));
+    }
+}
+
+#[test]
+fn decoding_ahead_ends_where_the_context_or_the_pages_do() {
+    let toy = &toy::ALL[0];
+    let mut engine = load(toy, &EngineOptions { sequences: 2, pages: CONTEXT / 16 + 2, ..options() });
+    let drawn = |engine: &mut Engine, session: &mut Session| {
+        let mut n = 0;
+        let result = engine.decode(&mut [session], usize::MAX, |_| {
+            n += 1;
+            ControlFlow::Continue(())
+        });
+        result.map(|()| n)
+    };
+    let (mut a, mut b) = (engine.session(), engine.session());
+    a.push(&tokens(24, CONTEXT - 10, toy));
+    engine.step(&mut [&mut a]).unwrap();
+    assert_eq!(drawn(&mut engine, &mut a).unwrap(), 10);
+    assert_eq!(a.tokens().len(), CONTEXT + 1);
+    assert!(matches!(drawn(&mut engine, &mut a), Err(Error::ContextFull { .. })));
+    b.push(&tokens(25, 30, toy));
+    engine.step(&mut [&mut b]).unwrap();
+    assert_eq!(drawn(&mut engine, &mut b).unwrap(), 2);
+    let before = state(&engine, &b);
+    assert!(matches!(drawn(&mut engine, &mut b), Err(Error::OutOfPages { .. })));
+    assert_eq!(before, state(&engine, &b));
+    b.push(&[1]);
+    assert!(matches!(drawn(&mut engine, &mut b), Err(Error::Request { .. })));
+}
+
+#[test]
+fn decoding_on_a_lost_device_is_an_error_that_keeps_what_was_drawn() {
+    let toy = &toy::ALL[2];
+    let mut engine = load(toy, &options());
+    let mut session = engine.session();
+    session.push(&tokens(26, 9, toy));
+    engine.step(&mut [&mut session]).unwrap();
+    let before = state(&engine, &session);
+    engine.lose_device();
+    let error = engine.decode(&mut [&mut session], 9, |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
     assert_eq!(before, state(&engine, &session));
 }

@@ -179,7 +179,7 @@ impl Conversation {
         &mut self,
         engine: &mut Engine,
         limit: Option<usize>,
-        mut piece: impl FnMut(&str) -> ControlFlow<()>,
+        piece: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer> {
         let context = engine.capacity().context;
         let (prompt, dropped) = self.fit(context)?;
@@ -190,40 +190,12 @@ impl Conversation {
         let pending = self.session.pending().len();
         self.totals.reused += prompt.len() - pending;
 
-        let mut began = Instant::now();
-        let mut written = Written { decoder: StreamDecoder::new(), text: String::new(), tokens: 0 };
-        let mut end = limit.is_some_and(|limit| limit == 0).then_some(End::Limit);
-        while end.is_none() && written.tokens == 0 {
-            let before = self.session.pending().len();
-            let sampled = engine.step(&mut [&mut self.session])?[0];
-            self.totals.prefilled += before - sampled.map_or(self.session.pending().len(), |_| 0);
-            self.totals.prefill += began.elapsed();
-            began = Instant::now();
-            end = match sampled {
-                Some(id) => written.take(id, &self.tokenizer, limit, &mut piece),
-                None if piece("").is_break() => Some(End::Interrupted),
-                None => None,
-            };
-        }
-        if end.is_none() && self.session.tokens().len() <= context {
-            let (tokenizer, totals) = (&self.tokenizer, &mut self.totals);
-            engine.decode(&mut [&mut self.session], usize::MAX, |ids| {
-                totals.decoded += 1;
-                totals.decode += began.elapsed();
-                began = Instant::now();
-                end = written.take(ids[0], tokenizer, limit, &mut piece);
-                if end.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-        }
-        // Decoding ends by itself where no position is left.
-        let end = end.unwrap_or(End::Context);
-        let Written { mut decoder, mut text, .. } = written;
-        let rest = decoder.finish();
-        if !rest.is_empty() {
-            text.push_str(rest);
-            // The answer is over in any case.
-            let _ = piece(rest);
-        }
+        let generated = generate(engine, &mut self.session, &self.tokenizer, StreamDecoder::new(), limit, piece)?;
+        let Generated { text, end, .. } = generated;
+        self.totals.prefilled += generated.prefilled;
+        self.totals.prefill += generated.prefill;
+        self.totals.decoded += generated.decoded;
+        self.totals.decode += generated.decode;
         Ok(Answer { text, end, dropped })
     }
 
@@ -261,22 +233,81 @@ impl Conversation {
     }
 }
 
-/// What has come of an answer.
-struct Written {
+/// What came of the pending tokens of a session.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// All pieces together.
+    pub text: String,
+    /// Why it is over.
+    pub end: End,
+    /// Tokens of the text.
+    pub tokens: usize,
+    /// Pending tokens computed.
+    pub prefilled: usize,
+    /// Time for those, up to the first token of the text.
+    pub prefill: Duration,
+    /// Tokens drawn after the first.
+    pub decoded: usize,
+    /// Time for those.
+    pub decode: Duration,
+}
+
+/// Computes the pending tokens of `session`, draws up to `limit` more and passes their text to `piece` as it comes, with empty
+/// pieces while the pending ones are computed. `piece` may break off.
+pub fn generate(
+    engine: &mut Engine,
+    session: &mut Session,
+    tokenizer: &Tokenizer,
+    decoder: StreamDecoder,
+    limit: Option<usize>,
+    mut piece: impl FnMut(&str) -> ControlFlow<()>,
+) -> Result<Generated> {
+    let mut writer = Writer { decoder, text: String::new(), tokens: 0, limit };
+    let (mut prefilled, mut decoded) = (0, 0);
+    let began = Instant::now();
+    let mut end = (limit == Some(0)).then_some(End::Limit);
+    let mut first = None;
+    while end.is_none() && first.is_none() {
+        let before = session.pending().len();
+        first = engine.step(&mut [&mut *session])?[0];
+        prefilled += before - first.map_or(session.pending().len(), |_| 0);
+        end = match first {
+            Some(id) => writer.take(id, tokenizer, &mut piece),
+            None if piece("").is_break() => Some(End::Interrupted),
+            None => None,
+        };
+    }
+    let prefill = began.elapsed();
+    if end.is_none() && session.tokens().len() <= engine.capacity().context {
+        engine.decode(&mut [session], usize::MAX, |ids| {
+            decoded += 1;
+            end = writer.take(ids[0], tokenizer, &mut piece);
+            if end.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+    }
+    let decode = began.elapsed() - prefill;
+    let rest = writer.decoder.finish();
+    if !rest.is_empty() {
+        writer.text.push_str(rest);
+        // The text is over in any case.
+        let _ = piece(rest);
+    }
+    // Decoding ends by itself where no position is left.
+    let end = end.unwrap_or(End::Context);
+    let Writer { text, tokens, .. } = writer;
+    Ok(Generated { text, end, tokens, prefilled, prefill, decoded, decode })
+}
+
+struct Writer {
     decoder: StreamDecoder,
     text: String,
     tokens: usize,
+    limit: Option<usize>,
 }
 
-impl Written {
-    /// Takes the next token; why the answer is over if it is.
-    fn take(
-        &mut self,
-        id: u32,
-        tokenizer: &Tokenizer,
-        limit: Option<usize>,
-        piece: &mut impl FnMut(&str) -> ControlFlow<()>,
-    ) -> Option<End> {
+impl Writer {
+    /// Takes the next token; why the text is over if it is.
+    fn take(&mut self, id: u32, tokenizer: &Tokenizer, piece: &mut impl FnMut(&str) -> ControlFlow<()>) -> Option<End> {
         if tokenizer.stop_ids().contains(&id) {
             return Some(End::Stop);
         }
@@ -285,7 +316,7 @@ impl Written {
         self.text.push_str(new);
         match piece(new) {
             ControlFlow::Break(()) => Some(End::Interrupted),
-            ControlFlow::Continue(()) if limit.is_some_and(|limit| self.tokens >= limit) => Some(End::Limit),
+            ControlFlow::Continue(()) if self.limit.is_some_and(|limit| self.tokens >= limit) => Some(End::Limit),
             ControlFlow::Continue(()) => None,
         }
     }

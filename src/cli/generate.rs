@@ -1,7 +1,8 @@
 //! `generate`: text that goes on from a prompt, without a chat template.
 
+use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
@@ -11,11 +12,9 @@ use super::input::{SamplingArgs, TextArgs};
 use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::{Stream, note, print_json};
-use crate::chat::{End, tokenizer};
-use crate::engine::Engine;
+use crate::chat::{End, Generated, generate, tokenizer};
 use crate::error::{Error, Result};
-use crate::session::Session;
-use crate::text::{Special, StreamDecoder, Tokenizer};
+use crate::text::{Special, StreamDecoder};
 
 /// Go on from a text, without a chat template; control tokens in it count as such
 #[derive(Args)]
@@ -54,17 +53,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     session.sampling = options.sampling.sampling();
     session.push(&prompt);
     let mut stream = Stream::new();
-    let mut generated = Generated::default();
-    let end = {
+    let generated = {
         let _stoppable = Stoppable::new();
-        let limit = options.sampling.limit().unwrap_or(usize::MAX);
-        generated.extend(&mut engine, &mut session, &tokenizer, limit, |piece| match options.json {
-            true => interrupted(),
-            false => stream.write(piece).is_break(),
+        let (decoder, limit) = (StreamDecoder::continuing(), options.sampling.limit());
+        generate(&mut engine, &mut session, &tokenizer, decoder, limit, |piece| match options.json {
+            true if interrupted() => ControlFlow::Break(()),
+            true => ControlFlow::Continue(()),
+            false => stream.write(piece),
         })?
     };
-    let Generated { text, tokens, prefill, decode } = generated;
-    let decoded = tokens.saturating_sub(1);
+    let Generated { text, end, tokens, prefill, decoded, decode, .. } = generated;
     if options.json {
         print_json(&json!({
             "text": text,
@@ -98,58 +96,5 @@ fn name(end: End) -> &'static str {
         End::Limit => "limit",
         End::Context => "context",
         End::Interrupted => "interrupt",
-    }
-}
-
-/// What has come of a prompt.
-#[derive(Default)]
-struct Generated {
-    text: String,
-    tokens: usize,
-    /// Up to the first token.
-    prefill: Duration,
-    /// After the first token.
-    decode: Duration,
-}
-
-impl Generated {
-    /// Draws up to `limit` tokens and passes their text to `stops`, with empty pieces while the prompt is computed.
-    fn extend(
-        &mut self,
-        engine: &mut Engine,
-        session: &mut Session,
-        tokenizer: &Tokenizer,
-        limit: usize,
-        mut stops: impl FnMut(&str) -> bool,
-    ) -> Result<End> {
-        let mut decoder = StreamDecoder::continuing();
-        let end = loop {
-            if self.tokens >= limit {
-                break End::Limit;
-            }
-            if session.tokens().len() > engine.capacity().context {
-                break End::Context;
-            }
-            let began = Instant::now();
-            let sampled = engine.step(&mut [&mut *session])?[0];
-            *if self.tokens == 0 { &mut self.prefill } else { &mut self.decode } += began.elapsed();
-            let piece = match sampled {
-                Some(id) if tokenizer.stop_ids().contains(&id) => break End::Stop,
-                Some(id) => {
-                    self.tokens += 1;
-                    decoder.push(id, tokenizer)
-                }
-                None => "",
-            };
-            self.text.push_str(piece);
-            if stops(piece) {
-                break End::Interrupted;
-            }
-        };
-        let rest = decoder.finish();
-        self.text.push_str(rest);
-        // The text is over in any case.
-        stops(rest);
-        Ok(end)
     }
 }
