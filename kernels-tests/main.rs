@@ -28,7 +28,6 @@ mod rope_store;
 mod sample;
 mod sampler;
 mod shaders;
-mod smollm2;
 mod swiglu;
 mod text;
 mod toy;
