@@ -36,7 +36,6 @@ mod safetensors_writer;
 mod sample;
 mod sampler;
 mod shaders;
-mod smollm2;
 mod softcap;
 mod swiglu;
 mod text;

@@ -425,14 +425,17 @@ def render(template, v, chat):
     return rendered[0]
 
 
+def tokenizer(v):
+    """The reference for the vocabulary of a file."""
+    if v["model"] != "llama":
+        return reference(v, v["pre"])
+    rows = list(zip(v["tokens"], v["token_types"], v["scores"]))
+    prefix = v["add_space_prefix"]
+    return reference_pieces({"rows": rows, "unk": v["unk"], "add_space_prefix": prefix is None or prefix})
+
+
 def tokens(path):
-    v = read(path)
-    if v["model"] == "llama":
-        rows = list(zip(v["tokens"], v["token_types"], v["scores"]))
-        prefix = v["add_space_prefix"]
-        t = reference_pieces({"rows": rows, "unk": v["unk"], "add_space_prefix": prefix is None or prefix})
-    else:
-        t = reference(v, v["pre"])
+    t = tokenizer(read(path))
     encodings = []
     for name, text in {**TEXTS, **{f"pieces_{k}": x for k, x in PIECE_TEXTS.items()}}.items():
         as_text, parsed = encode(t, text)
@@ -497,4 +500,5 @@ def main():
     write(golden, out)
 
 
-main()
+if __name__ == "__main__":
+    main()
