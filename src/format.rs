@@ -45,7 +45,7 @@ pub struct Format {
     pub decode: fn(bytes: &[u8], weights: &mut [f32]),
     /// Rounds whole blocks of finite weights: `weights.len() / block_len * block_bytes` bytes. None where checkpoints are
     /// read only.
-    pub encode: Option<fn(weights: &[f32], bytes: &mut [u8])>,
+    pub encode: Option<Encode>,
     /// Bytes of a block that lie in a plane of their own in GPU memory, behind the rest of all blocks; 0 where blocks stay
     /// together.
     pub head_bytes: usize,
@@ -56,6 +56,9 @@ pub struct Format {
     /// WGSL that reads one group of 32 weights from the binding `w: array<u32>`.
     pub wgsl: &'static str,
 }
+
+/// Rounds weights to the blocks of a format: the first argument to the second.
+pub type Encode = fn(&[f32], &mut [u8]);
 
 /// Every supported format.
 pub static ALL: &[&Format] = &[
