@@ -425,6 +425,7 @@ fn configurations_that_no_model_here_has_are_refused() {
     says(text(&"{\"text_config\":".repeat(10_000)), &["recursion limit"]);
     says(text(&" ".repeat(2 << 20)), &["length: expected at most 1048576 bytes, found 2097152"]);
     says(text(&format!("{{\"model_type\":\"{}\"}}", "x".repeat(70_000))), &["strings of at most 65536 bytes"]);
+    says(Folder::default().open_at("toy/model.safetensors"), &["toy/model.safetensors: "]);
     says(Folder::default().open(), &["toy: config.json: expected one beside the weights, found none"]);
     let empty = Folder::new(&llama, &[]).without("model.safetensors");
     says(empty.open(), &["toy: weights: expected model.safetensors or model.safetensors.index.json, found neither"]);
@@ -494,6 +495,11 @@ fn a_header_that_lies_is_refused() {
     assert!(Folder::new(&minimal("llama"), &[a.clone(), b.clone()]).open().is_ok());
     refuses(vec![1; 7], "length: expected at least 8 bytes, found 7");
     refuses(vec![], "length: expected at least 8 bytes, found 0");
+    refuses(
+        b"version https://git-lfs.github.com/spec/v1\n".to_vec(),
+        "length of the header: expected at most 35, with 43 bytes in the file, found 2336927755350992246; the file looks \
+         like a Git LFS pointer",
+    );
     for len in [61, 1 << 40, u64::MAX] {
         let header = [&u64::to_le_bytes(len)[..], &[b' '; 60]].concat();
         refuses(header, &format!("length of the header: expected at most 60, with 68 bytes in the file, found {len}"));
@@ -528,7 +534,7 @@ fn a_header_that_lies_is_refused() {
     refuses(with(|b| b.offsets = Some([u64::MAX, 7])), "tensor b: data_offsets");
     refuses(with(|b| b.offsets = Some([16, 24])), "tensor b: bytes: expected a start at");
     refuses(with(|b| (b.offsets, b.dims) = (Some([28, 32]), vec![1])), "where those before it end");
-    let longer = [file(&[a.clone()]), vec![0; 3]].concat();
+    let longer = [file(std::slice::from_ref(&a)), vec![0; 3]].concat();
     refuses(longer, "end of the file: expected the end of the last tensor, found 3 bytes that are no tensor's");
     let whole = file(&[a, b]);
     (0..whole.len()).for_each(|len| refuses(whole[..len].to_vec(), "expected "));

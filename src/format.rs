@@ -46,7 +46,7 @@ pub struct Format {
     pub decode: fn(bytes: &[u8], weights: &mut [f32]),
     /// Rounds whole blocks of finite weights: `weights.len() / block_len * block_bytes` bytes. None where checkpoints are
     /// read only.
-    pub encode: Option<fn(weights: &[f32], bytes: &mut [u8])>,
+    pub encode: Option<Encode>,
     /// Units in GPU memory of a row of `cols` weights.
     pub units: fn(cols: usize) -> usize,
     /// Fills the zeroed units of a row from the checkpoint's bytes of it.
@@ -60,6 +60,9 @@ pub const UNIT: usize = 16;
 
 /// Rows whose units alternate in GPU memory.
 pub const SLAB: usize = 8;
+
+/// Rounds weights to the blocks of a format: the first argument to the second.
+pub type Encode = fn(&[f32], &mut [u8]);
 
 /// Every supported format.
 pub static ALL: &[&Format] = &[

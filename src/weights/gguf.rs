@@ -279,8 +279,8 @@ fn header(cursor: &mut Cursor) -> Result<(usize, usize), Fault> {
     Ok((tensors as usize, fields as usize))
 }
 
-/// What a file without the magic probably is.
-fn looks_like(bytes: &[u8]) -> String {
+/// What a file that is not as expected probably is.
+pub(super) fn looks_like(bytes: &[u8]) -> String {
     let known: [(&[u8], &str); 11] = [
         (b"lmgg", "GGML, the format before GGUF; convert it"),
         (b"fmgg", "GGMF, the format before GGUF; convert it"),

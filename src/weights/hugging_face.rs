@@ -12,8 +12,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use self::config::Field;
-use self::names::Meaning;
+use self::config::{Field, Model};
+use self::names::{Meaning, Names};
 use super::safetensors::{self, File, json, json_fault};
 use super::{Fault, Shown, Source, TensorEntry, Value};
 use crate::format::{F32, Format};
@@ -46,55 +46,38 @@ impl HuggingFace {
     pub fn open(path: &Path, read: &dyn Fn(&Path) -> Result<Bytes>) -> Result<HuggingFace> {
         let is_file = path.extension().is_some_and(|extension| extension == "safetensors") && !path.is_dir();
         let folder = if is_file { path.parent().unwrap_or(Path::new("")) } else { path };
+        let single = is_file.then(|| read(path)).transpose()?;
         let config = folder.join("config.json");
         let Some(bytes) = present(read, &config)? else {
             return Err(Error::file(folder, "config.json", "one beside the weights", "none"));
         };
         let text = json(&bytes, MAX_CONFIG).map_err(|fault| fault.of(&config))?;
-        let model = config::read(text, &config)?;
-        let mut files = match is_file {
-            true => vec![File::parse(path, read(path)?)?],
-            false => open_files(folder, read)?,
+        let Model { fields, tables, names, vocab, tied, norms_lack_one } = config::read(text, &config)?;
+        let mut files = match single {
+            Some(bytes) => vec![File::parse(path, bytes)?],
+            None => open_files(folder, read)?,
         };
-        files.push(File::parse(&config, Bytes::new(model.tables))?);
+        files.push(File::parse(&config, Bytes::new(tables))?);
 
-        let count = files.iter().map(File::len).sum();
-        let mut tensors = Vec::with_capacity(count);
-        for (f, file) in files.iter().enumerate() {
-            for i in 0..file.len() {
-                let name = file.name(i);
-                let plus_one = match model.names.meaning(name) {
-                    Meaning::Weight => false,
-                    Meaning::Norm => model.norms_lack_one,
-                    Meaning::Nothing => continue,
-                    Meaning::Layer(l) => {
-                        let expected = format!("layers below {} by num_hidden_layers of config.json", model.layers);
-                        let (path, name) = (file.path.clone(), Shown(name.as_bytes()).to_string());
-                        return Err(Error::Tensor { path, name, expected, found: format!("layer {l}") });
-                    }
-                };
-                let name = model.names.gguf(name).into();
-                tensors.push(Tensor { name, file: f as u32, index: i as u32, plus_one });
-            }
-        }
-        tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let checkpoint = HuggingFace { config, fields: model.fields, files, tensors };
-        if let Some(i) = (1..count).find(|i| {
-            let pair = checkpoint.tensors.get(i - 1).zip(checkpoint.tensors.get(*i));
-            pair.is_some_and(|(a, b)| a.name == b.name)
-        }) {
-            let ((path, name), (other, twin)) = (checkpoint.place(i), checkpoint.place(i - 1));
-            let found = format!("{twin} in {} too", other.display());
-            return Err(Error::Tensor { path: path.into(), name, expected: "the tensor once".into(), found });
-        }
-        checkpoint.expect_ties(model.tied)?;
-        checkpoint.expect_vocabulary(model.vocab)?;
+        let tensors = tensors(&files, &names, norms_lack_one)?;
+        let checkpoint = HuggingFace { config, fields, files, tensors };
+        checkpoint.expect_unique()?;
+        checkpoint.expect_ties(tied)?;
+        checkpoint.expect_vocabulary(vocab)?;
         Ok(checkpoint)
     }
 
     fn tensor(&self, i: usize) -> (&Tensor, &File) {
         let tensor = &self.tensors[i];
         (tensor, &self.files[tensor.file as usize])
+    }
+
+    /// Two names of transformers may be one of GGUF files.
+    fn expect_unique(&self) -> Result<()> {
+        let Some(i) = self.tensors.windows(2).position(|pair| pair[0].name == pair[1].name) else { return Ok(()) };
+        let ((path, name), (other, twin)) = (self.place(i + 1), self.place(i));
+        let found = format!("{twin} in {} too", other.display());
+        Err(Error::Tensor { path: path.into(), name, expected: "the tensor once".into(), found })
     }
 
     /// The output must be there when the configuration says that it is not the embedding.
@@ -189,6 +172,30 @@ impl Source for HuggingFace {
         let bytes: Vec<u8> = weights.iter().flat_map(|w| (w + 1.0).to_le_bytes()).collect();
         WeightRows::new(&F32, rows, cols, Bytes::new(bytes))
     }
+}
+
+/// The tensors of all files that are the model's, by GGUF name.
+fn tensors(files: &[File], names: &Names, norms_lack_one: bool) -> Result<Vec<Tensor>> {
+    let mut tensors = Vec::with_capacity(files.iter().map(File::len).sum());
+    for (f, file) in files.iter().enumerate() {
+        for i in 0..file.len() {
+            let name = file.name(i);
+            let plus_one = match names.meaning(name) {
+                Meaning::Weight => false,
+                Meaning::Norm => norms_lack_one,
+                Meaning::Nothing => continue,
+                Meaning::Layer(l) => {
+                    let expected = format!("layers below {} by num_hidden_layers of config.json", names.layers);
+                    let (path, name) = (file.path.clone(), Shown(name.as_bytes()).to_string());
+                    return Err(Error::Tensor { path, name, expected, found: format!("layer {l}") });
+                }
+            };
+            let name = names.gguf(name).into();
+            tensors.push(Tensor { name, file: f as u32, index: i as u32, plus_one });
+        }
+    }
+    tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(tensors)
 }
 
 /// `model.safetensors`, else the shards that the index names.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::gguf::looks_like;
 use super::{Fault, Shown};
 use crate::Result;
 use crate::format::{BF16, F16, F32, Format};
@@ -204,7 +205,11 @@ fn parse(bytes: &[u8]) -> Result<Vec<Position>, Fault> {
     let len = u64::from_le_bytes(*len);
     if len > rest.len().min(MAX_HEADER) as u64 {
         let expected = format!("at most {}, with {} bytes in the file", rest.len().min(MAX_HEADER), bytes.len());
-        return Err(Fault::new("length of the header", expected, len));
+        return Err(Fault::new(
+            "length of the header",
+            expected,
+            format!("{len}; the file looks like {}", looks_like(bytes)),
+        ));
     }
     let (header, data) = rest.split_at(len as usize);
     let header = json(header, MAX_HEADER)?;

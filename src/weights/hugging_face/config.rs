@@ -22,7 +22,6 @@ pub struct Model {
     /// A file of the tables that GGUF files hold as tensors: factors of rotary frequencies.
     pub tables: Vec<u8>,
     pub names: Names,
-    pub layers: u64,
     pub vocab: Option<u64>,
     /// Whether the output is the embedding, where it is said.
     pub tied: Option<bool>,
@@ -212,7 +211,6 @@ impl Config {
                 multimodal,
                 tied: tied.unwrap_or(gemma || architecture == "smollm3"),
             },
-            layers,
             vocab: self.vocab_size,
             tied,
             norms_lack_one: gemma,
@@ -256,7 +254,7 @@ impl Config {
     }
 
     fn expect_every_fourth_without_rope(&self) -> Result<(), Fault> {
-        let regular = |l: usize, rotated: u64| (rotated != 0) == !(l + 1).is_multiple_of(4);
+        let regular = |l: usize, rotated: u64| (rotated != 0) != (l + 1).is_multiple_of(4);
         let listed = match &self.no_rope_layers {
             Some(List(list)) => list.iter().enumerate().all(|(l, rotated)| regular(l, *rotated)),
             None => self.no_rope_layer_interval.is_none_or(|interval| interval == 4),
@@ -283,23 +281,18 @@ impl Config {
             }
             _ => self.sliding_window.is_some() && self.use_sliding_window != Some(false),
         };
-        let full = (0..layers).find(|l| !windowed(*l));
-        match full {
-            Some(0) if (0..layers).all(|l| !windowed(l)) => {
-                if gemma {
-                    out.integer("attention.sliding_window", 0);
-                }
-                return Ok(());
+        if !(0..layers).any(windowed) {
+            if gemma {
+                out.integer("attention.sliding_window", 0);
             }
-            None => {}
-            Some(full) => {
-                let regular = (0..layers).all(|l| windowed(l) != (l + 1).is_multiple_of(full + 1));
-                if full == 0 || !regular {
-                    let expected = "windows in all layers, none, or all but each n-th";
-                    return Err(Fault::new("layer_types", expected, "others"));
-                }
-                out.integer("attention.sliding_window_pattern", full + 1);
+            return Ok(());
+        }
+        if let Some(full) = (0..layers).find(|l| !windowed(*l)) {
+            if (0..layers).any(|l| windowed(l) == (l + 1).is_multiple_of(full + 1)) {
+                let expected = "windows in all layers, none, or all but each n-th";
+                return Err(Fault::new("layer_types", expected, "others"));
             }
+            out.integer("attention.sliding_window_pattern", full + 1);
         }
         out.integer("attention.sliding_window", required(self.sliding_window, "sliding_window")?);
         Ok(())
