@@ -11,8 +11,8 @@ fn planted_faults_are_caught() {
         "rmsnorm",
         &[
             ("step.n_outputs", "(step.n_outputs - 1u)"),
-            ("+ EPS", "- EPS"),
-            ("f32(C)", "f32(C4 * 4u)"),
+            ("f32(n) + eps", "f32(n) - eps"),
+            ("sum / f32(n)", "sum / f32(n + 1u)"),
             ("w[i]", "w[0]"),
             ("OUTPUTS == 1u", "OUTPUTS == 0u"),
         ],

@@ -1,5 +1,6 @@
-//! Every assembled shader, without a device: valid in the plain tier, and just as its kernel's table says.
+//! Every assembled shader, without a device: valid in its tier, and just as its kernel's table says.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use farpast::kernel::{Access, Kernel, Step};
@@ -9,14 +10,20 @@ use naga::{AddressSpace, Module, StorageAccess, TypeInner};
 
 use crate::toy;
 
-/// Validates a shader as the plain tier: no capability beyond those every WebGPU device has.
+/// Validates a shader: with no capability beyond those every WebGPU device has, but for subgroups where it broadcasts.
 pub fn validate(text: &str) -> Result<(Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     // unpack2x16float, which is WGSL without extensions: naga counts it for the sake of old GLES.
     let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-    let info = Validator::new(ValidationFlags::all(), plain).validate(&module);
+    let used = if broadcasts(text) { plain | Capabilities::SUBGROUP } else { plain };
+    let info = Validator::new(ValidationFlags::all(), used).validate(&module);
     let info = info.map_err(|e| e.emit_to_string(text))?;
     Ok((module, info))
+}
+
+/// Whether a shader is of the tier with subgroups.
+fn broadcasts(text: &str) -> bool {
+    text.contains("subgroupBroadcast(") || text.contains("subgroup_invocation_id")
 }
 
 /// One dispatch for each different shader of the cases and models.
@@ -40,14 +47,22 @@ fn each(check: impl Fn(&Kernel, &str, &Module)) {
 }
 
 #[test]
-fn every_shader_is_valid_in_the_plain_tier() {
+fn every_kernel_has_a_plain_shader_and_others_only_broadcast() {
+    let plain = RefCell::new(HashSet::new());
     each(|kernel, text, _| {
-        for word in ["enable", "subgroup", "f16"] {
-            let code = text.lines().map(|l| l.split("//").next().unwrap_or_default());
-            let used = code.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_'));
-            assert!(!used.into_iter().any(|w| w == word || w.starts_with("subgroup")), "{}: {word}", kernel.name);
+        let code = text.lines().map(|l| l.split("//").next().unwrap_or_default());
+        let words: Vec<_> = code.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
+        let allowed: &[&str] = match broadcasts(text) {
+            true => &["subgroupBroadcast", "subgroup_invocation_id"],
+            false => &[],
+        };
+        let beyond = |w: &&str| ["enable", "f16"].contains(w) || w.starts_with("subgroup") && !allowed.contains(w);
+        assert_eq!(words.into_iter().find(beyond), None, "{}", kernel.name);
+        if !broadcasts(text) {
+            plain.borrow_mut().insert(kernel.name);
         }
     });
+    assert_eq!(plain.into_inner().len(), farpast::kernels::ALL.len());
 }
 
 #[test]

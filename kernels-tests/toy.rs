@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use farpast::fetch;
 use farpast::format::{F16, F32, Format, Q4_1, Q5_0, Q8_0};
-use farpast::memory::{Bytes, Capacity, Element, Memory};
+use farpast::memory::{Bytes, Capacity, Element, Memory, Tile};
 use farpast::models::{self, Config, Io};
 use farpast::program::{Mode, Program, Recorder};
 use farpast::weights::Weights;
@@ -301,12 +301,18 @@ impl Toy {
     }
 }
 
-/// What an engine records for a checkpoint.
+/// What engines record for a checkpoint, with subgroups and without.
 pub fn model_programs(weights: &Weights, kv: Element, context: usize) -> Vec<Program> {
+    let tiles = [Tile::SOFTWARE, Tile { broadcast: true, ..Tile::SOFTWARE }, Tile::HARDWARE];
+    tiles.into_iter().flat_map(|tile| programs_of(weights, kv, context, tile)).collect()
+}
+
+fn programs_of(weights: &Weights, kv: Element, context: usize, tile: Tile) -> Vec<Program> {
     let config = Config::read(weights).expect("a supported model");
     let binding = 64 << 20;
     let capacity = Capacity { tokens: 64, outputs: 16, sequences: 4, context, pages: 64, kv, binding };
     let mut memory = Memory::new(capacity);
+    memory.tile = tile;
     let io = Io::declare(&config, &mut memory);
     let model = models::declare(&config, weights, &mut memory).expect("a complete model");
     let record = |mode| {
