@@ -745,6 +745,7 @@ fn hugging_face(toy: &Toy) -> (Value, Vec<Raw>) {
         json["sliding_window"] = json!(if toy.name == "gemma3" { 21 } else { 17 });
     }
     match toy.name {
+        "gemma3" => json["rope_scaling"] = json!({ "rope_type": "linear", "factor": 8.0 }),
         "gemma2" => {
             json["attn_logit_softcapping"] = json!(1.5);
             json["final_logit_softcapping"] = json!(2.5);

