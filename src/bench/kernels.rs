@@ -55,9 +55,9 @@ pub struct Case {
 }
 
 impl Case {
-    /// What one run costs.
-    pub fn cost(&self) -> Cost {
-        self.program.cost(&self.step, &self.memory)
+    /// What each dispatch of one run costs.
+    pub fn costs(&self) -> Vec<Cost> {
+        self.program.dispatches.iter().map(|d| d.cost(&self.step, &self.memory)).collect()
     }
 
     /// Bytes on the device.
