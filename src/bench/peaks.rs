@@ -65,8 +65,8 @@ const WORKGROUP: usize = 64;
 const EACH: usize = 4;
 /// Bytes that a workgroup copies.
 const GROUP: usize = 16 * EACH * WORKGROUP;
-/// How long each peak is measured.
-const BUDGET: Duration = Duration::from_millis(300);
+/// How long each peak is measured: long enough that other programs leave the device alone at some time.
+const BUDGET: Duration = Duration::from_millis(1000);
 
 /// Nothing is sized for a model.
 const NO_MODEL: Capacity =
@@ -114,7 +114,7 @@ impl Peak {
 }
 
 impl Peaks {
-    /// Takes about a second. The copied buffer is larger than caches where the device has the memory for it.
+    /// Takes two seconds and more. The copied buffer is larger than caches where the device has the memory for it.
     pub fn measure(gpu: &Gpu) -> Result<Self> {
         let software = gpu.caps().kind == Kind::Software;
         let most = gpu.caps().max_binding.min(gpu.caps().max_groups as usize * GROUP);

@@ -199,6 +199,10 @@ fn time(engine: &mut Engine, session: &mut Session, test: Test, tokens: &mut Tok
             drawn += 1;
             if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        // The context was sized for all of them.
+        if drawn < test.drawn && !interrupted() {
+            return Err(Error::request("tokens drawn", test.drawn, drawn));
+        }
     } else {
         prefill(engine, session)?;
     }
