@@ -30,9 +30,7 @@ fn main() -> farpast::Result<()> {
 
 fn bench(gpu: &Gpu, criterion: &mut Criterion, setup: &cases::Setup) -> farpast::Result<()> {
     let buffers = gpu.allocate(&setup.memory, |_, _| ())?;
-    let mut bytes = 0;
     for (t, host) in setup.hosts() {
-        bytes += setup.memory.desc(t).bytes();
         if !matches!(host, Host::Weight(_)) {
             gpu.write_host(&buffers, t, &host)?;
         }
@@ -40,7 +38,8 @@ fn bench(gpu: &Gpu, criterion: &mut Criterion, setup: &cases::Setup) -> farpast:
     let mut prepared = gpu.prepare(&buffers, &[&setup.program])?;
     let name = setup.program.dispatches[0].kernel.name;
     let mut group = criterion.benchmark_group(name);
-    group.throughput(Throughput::Bytes((bytes * setup.steps.len()) as u64));
+    let bytes = setup.steps.iter().map(|step| setup.program.cost(step, &setup.memory).bytes()).sum();
+    group.throughput(Throughput::Bytes(bytes));
     group.bench_function(&setup.name, |b| {
         b.iter(|| {
             for step in &setup.steps {

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use crate::gguf_writer::GgufWriter;
 use crate::toy_chat::{CONTEXT, LAYERS, temporary, toy};
 
-const COMMANDS: [&str; 8] = ["chat", "generate", "pull", "inspect", "tokenize", "perplexity", "devices", "completions"];
+const COMMANDS: [&str; 9] =
+    ["chat", "generate", "pull", "inspect", "tokenize", "perplexity", "bench", "devices", "completions"];
 
 /// The toy with a token that begins every text.
 fn with_bos() -> GgufWriter {
@@ -336,6 +337,109 @@ fn what_cannot_be_done_is_one_line_on_standard_error() {
 }
 
 #[test]
+fn bench_measures_each_test_in_every_format() {
+    let model = Model::new("bench", &toy(None));
+    let sizes = ["--device", "cpu", "-p", "16,40", "-n", "0,3", "-d", "0,20", "-r", "2"];
+    let run = |more: &[&str]| ok(&model.run("bench", &[&sizes[..], more].concat()));
+    let names = ["pp16", "pp40", "tg3", "pp16 @ d20", "pp40 @ d20", "tg3 @ d20"];
+
+    let shown = run(&[]);
+    let rows: Vec<Vec<_>> = shown.lines().filter(|line| line.starts_with('|')).map(cells).collect();
+    assert_eq!(rows[0], ["model", "size", "params", "backend", "test", "t/s", "GB/s", "GFLOP/s", "% roofline"]);
+    assert_eq!(rows[2..].iter().map(|row| row[4]).collect::<Vec<_>>(), names);
+    for row in &rows[2..] {
+        let (mean, deviation) = row[5].split_once(" ± ").unwrap();
+        assert!(mean.parse::<f64>().unwrap() > 0.0 && deviation.parse::<f64>().unwrap() >= 0.0, "{row:?}");
+        // The interpreter has no roof.
+        assert!(row[0].starts_with("Toy ") && row[3] == "cpu" && row[8] == "–", "{row:?}");
+    }
+    assert!(shown.contains("CPU interpreter") && shown.contains(env!("CARGO_PKG_VERSION")), "{shown}");
+
+    let all = parse(&run(&["-o", "json", "--no-warmup", "--profile"]));
+    assert_eq!((&all["format"], &all["version"]), (&json!("farpast bench"), &json!(1)));
+    assert_eq!((&all["model"]["name"], &all["settings"]["context"]), (&json!("Toy"), &json!(60)));
+    let results = all["results"].as_array().unwrap();
+    assert_eq!(results.iter().map(|row| row["test"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    for row in results {
+        assert_eq!(row["seconds"].as_array().unwrap().len(), 2);
+        assert!(row["bytes_read"].as_u64() > Some(0) && row["flops"].as_u64() > Some(0), "{row}");
+    }
+    let of_step = |step: &str| -> u64 {
+        let kernels = all["profile"].as_array().unwrap().iter();
+        let rows = kernels.filter(|row| row["test"].as_str().unwrap().starts_with(step));
+        rows.map(|row| row["dispatches"].as_u64().unwrap()).sum()
+    };
+    let options = EngineOptions { context: 60, ..on_cpu() };
+    let Recorded { prefill, decode, .. } = Recorded::new(&model.weights(), &options, None).unwrap();
+    assert_eq!(of_step("step of 16: "), prefill.dispatches.len() as u64);
+    assert_eq!(of_step("step of 1 @ d20: "), decode.dispatches.len() as u64);
+
+    let csv = run(&["-o", "csv"]);
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let test = head.iter().position(|name| *name == "test").unwrap();
+    let lines: Vec<_> = lines.collect();
+    assert!(lines.iter().all(|line| line.len() == head.len()), "{csv}");
+    assert_eq!(lines.iter().map(|line| line[test]).collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn bench_compares_two_results() {
+    let model = Model::new("compare", &toy(None));
+    let measured = ok(&model.run("bench", &["--device", "cpu", "-p", "8,9,10", "-n", "2", "-r", "3", "-o", "json"]));
+    let with = |seconds: [f64; 4]| {
+        let mut all = parse(&measured);
+        for (row, seconds) in all["results"].as_array_mut().unwrap().iter_mut().zip(seconds) {
+            row["seconds"] = json!([seconds, seconds * 1.01, seconds * 0.99]);
+        }
+        all
+    };
+    let write = |name: &str, text: &Value| Temporary::new(name, text.to_string().as_bytes());
+    let before = write("before.json", &with([1.0; 4]));
+    let after = write("after.json", &with([0.5, 2.0, 1.01, 1.0]));
+    let shown = ok(&run(&["bench", "--compare", before.path(), after.path()]));
+    let rows: Vec<Vec<_>> = shown.lines().filter(|line| line.starts_with('|')).map(cells).skip(2).collect();
+    let found: Vec<_> = rows.iter().map(|row| (row[0], row[3], row[4])).collect();
+    assert_eq!(
+        found,
+        [("pp8", "2.000", "faster"), ("pp9", "0.500", "slower"), ("pp10", "0.990", ""), ("tg2", "1.000", "")]
+    );
+    assert!(rows[0][1].starts_with("8.00 ± 0.08 t/s") && rows[0][2].starts_with("16.0"), "{shown}");
+
+    let fails_with = |other: &str, part: &str| fails(&run(&["bench", "--compare", before.path(), other]), part);
+    fails_with("no/such.json", "no/such.json: ");
+    let mut wrong = with([1.0; 4]);
+    wrong["version"] = json!(2);
+    fails_with(write("version.json", &wrong).path(), "expected \"farpast bench\" of version 1, found");
+    let mut wrong = with([1.0; 4]);
+    wrong["results"][1]["seconds"] = json!([0.0]);
+    fails_with(write("zero.json", &wrong).path(), "a time above 0");
+    let mut wrong = with([1.0; 4]);
+    wrong["results"] = json!([]);
+    fails_with(write("none.json", &wrong).path(), "a test that both have");
+    fails_with(write("other.json", &json!({ "perplexity": 3 })).path(), "what bench -o json prints");
+    fails_with(Temporary::new("text.json", b"no JSON").path(), "what bench -o json prints");
+    usage(&run(&["bench", "--compare", before.path()]));
+}
+
+#[test]
+fn bench_says_what_it_cannot_measure() {
+    let model = Model::new("unmeasured", &toy(None));
+    let cpu = |more: &[&str]| model.run("bench", &[&["--device", "cpu"], more].concat());
+    fails(&cpu(&["-p", "0", "-n", "0"]), "tests: expected a number of -p or -n above 0, found none");
+    let most = format!("at most {CONTEXT}, which the model was trained for");
+    fails(&cpu(&["-p", "8", "-n", "0", "-d", &CONTEXT.to_string()]), &most);
+    fails(&cpu(&["-p", "32", "-n", "0", "-c", "24"]), "at most 24, the context, found 32");
+    usage(&cpu(&["-p", "x"]));
+    usage(&cpu(&["-r", "0"]));
+    usage(&cpu(&["-o", "xml"]));
+    usage(&cpu(&["--kernels"]));
+    usage(&run(&["bench", "--shapes", "1b"]));
+    fails(&run(&["bench", "--device", "cpu", "--kernels"]), "device: expected a GPU, found cpu");
+    fails(&run(&["bench", "-m", "no/such.gguf"]), "no/such.gguf: ");
+}
+
+#[test]
 fn a_closed_pipe_is_no_error() {
     let model = Model::new("pipe", &toy(None));
     let commands: [&[&str]; 6] = [
@@ -460,6 +564,11 @@ fn fails(output: &Output, part: &str) {
 #[track_caller]
 fn usage(output: &Output) {
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{}", text(&output.stderr));
+}
+
+/// Of a line of a Markdown table.
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split('|').map(str::trim).collect()
 }
 
 fn parse(line: &str) -> Value {

@@ -45,9 +45,9 @@ fn fault_in_a_shader_is_named() {
     let (i, d) = program.dispatches.iter_mut().enumerate().filter(|(_, d)| d.kernel.name == "swiglu").nth(1).unwrap();
     let source = d.kernel.source.replacen("min(-gate", "min(gate", 1);
     assert_ne!(source, d.kernel.source, "the fault is planted");
-    let Kernel { name: _, source: _, bindings, reference } = *d.kernel;
+    let Kernel { name: _, source: _, bindings, reference, cost } = *d.kernel;
     let name = "swiglu with a fault";
-    d.kernel = Box::leak(Box::new(Kernel { name, source: source.leak(), bindings, reference }));
+    d.kernel = Box::leak(Box::new(Kernel { name, source: source.leak(), bindings, reference, cost }));
     let first = diverge.run(&TOKENS, 0, TOLERANCE, |_, _| {}).unwrap().first.expect("a difference");
     assert_eq!((first.mode, first.dispatch, first.kernel, first.tensor.as_str()), (Mode::Decode, i, name, "act"));
     assert!((first.gpu - first.reference).abs() > 1e-4, "{first}");

@@ -70,6 +70,7 @@ fn a_tensor_larger_than_a_binding_is_refused_by_name() {
         kind: Kind::Software,
         max_binding,
         subgroup: 0,
+        timestamps: false,
         max_groups: 65535,
     };
     // Three sequences' pages of two heads of 16 elements, two bytes each; a page is 3 KiB of a binding.

@@ -19,9 +19,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session", &["attention", "kv", "sampler"]),
     ("models", &["kernels", "weights", "format"]),
     ("engine", &["models", "gpu", "attention", "session"]),
+    ("bench", &["engine"]),
     ("fetch", &["error"]),
     ("chat", &["engine", "text"]),
-    ("cli", &["chat", "fetch"]),
+    ("cli", &["bench", "chat", "fetch"]),
     ("agent", &["chat", "engine", "text"]),
     ("server", &["agent"]),
 ];

@@ -4,11 +4,13 @@ mod allocation;
 mod attention_decode;
 mod attention_merge;
 mod attention_prefill;
+mod bench;
 mod bias;
 mod cases;
 mod chat;
 #[cfg(feature = "cli")]
 mod cli;
+mod cost;
 mod diverge;
 mod embed;
 mod fetch;

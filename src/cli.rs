@@ -3,6 +3,7 @@
 //! Results go to standard output and everything else to standard error. The exit code is 0, 1 after an error, 2 after a wrong
 //! usage, 130 after Ctrl-C. That nobody reads the output any more is no error.
 
+mod bench;
 mod chat;
 mod completions;
 mod devices;
@@ -40,6 +41,7 @@ enum Command {
     Inspect(inspect::Options),
     Tokenize(tokenize::Options),
     Perplexity(perplexity::Options),
+    Bench(bench::Options),
     Devices(devices::Options),
     Completions(completions::Options),
 }
@@ -56,6 +58,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Inspect(options) => inspect::run(&options),
         Command::Tokenize(options) => tokenize::run(&options),
         Command::Perplexity(options) => perplexity::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
     };
@@ -78,6 +81,7 @@ impl Command {
             Command::Generate(options) => options.engine.list_devices,
             Command::Inspect(options) => options.engine.list_devices,
             Command::Perplexity(options) => options.engine.list_devices,
+            Command::Bench(options) => options.engine.list_devices,
             Command::Pull(_) | Command::Tokenize(_) | Command::Devices(_) | Command::Completions(_) => false,
         }
     }

@@ -3,12 +3,14 @@
 mod available;
 mod decode;
 mod diverge;
+mod profile;
 mod recorded;
 mod testing;
 
 pub use available::{available_memory, left_in_groups};
 pub use diverge::{Difference, Diverge, Report};
-pub use recorded::{Plan, Recorded, expect_fits};
+pub use profile::Profiled;
+pub use recorded::{Plan, Recorded, expect_fits, tile};
 
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Prepared};
@@ -151,6 +153,14 @@ impl Engine {
         match &self.device {
             Device::Gpu(on) => on.gpu.caps().to_string(),
             Device::Cpu { .. } => "CPU interpreter".into(),
+        }
+    }
+
+    /// The device, unless the references run.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match &self.device {
+            Device::Gpu(on) => Some(&on.gpu),
+            Device::Cpu { .. } => None,
         }
     }
 

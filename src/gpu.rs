@@ -2,6 +2,7 @@
 
 mod buffers;
 mod prepared;
+mod timing;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -52,6 +53,8 @@ pub struct Caps {
     pub max_groups: u32,
     /// Invocations of a subgroup, at least; 0: shaders cannot use subgroups, or `FARPAST_DISABLE` names them.
     pub subgroup: u32,
+    /// Whether the device's own clock can be read, unless `FARPAST_DISABLE` names it.
+    pub timestamps: bool,
 }
 
 impl std::fmt::Display for Caps {
@@ -132,6 +135,7 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
         wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => Kind::Other,
         wgpu::DeviceType::Cpu => Kind::Software,
     };
+    let features = features(adapter);
     Caps {
         name: info.name,
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
@@ -139,15 +143,16 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
         kind,
         max_binding: max_binding(&limits),
         max_groups: limits.max_compute_workgroups_per_dimension,
-        subgroup: if features(adapter).contains(wgpu::Features::SUBGROUP) { info.subgroup_min_size } else { 0 },
+        subgroup: if features.contains(wgpu::Features::SUBGROUP) { info.subgroup_min_size } else { 0 },
+        timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
     }
 }
 
-/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,…` names.
+/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,timestamps` names.
 fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     let disabled = std::env::var("FARPAST_DISABLE").unwrap_or_default();
     let is_disabled = |name: &str| disabled.split(',').any(|d| d.trim().eq_ignore_ascii_case(name));
-    let used = [("subgroups", wgpu::Features::SUBGROUP)];
+    let used = [("subgroups", wgpu::Features::SUBGROUP), ("timestamps", wgpu::Features::TIMESTAMP_QUERY)];
     let allowed = used.into_iter().filter(|(name, _)| !is_disabled(name)).map(|(_, feature)| feature);
     adapter.features() & allowed.fold(wgpu::Features::empty(), |all, feature| all | feature)
 }

@@ -1,8 +1,10 @@
 //! What a kernel is: WGSL text, its bindings, and the CPU function that defines its result.
 
 use std::fmt::Write;
+use std::iter::Sum;
+use std::ops::Add;
 
-use crate::memory::Host;
+use crate::memory::{Host, TensorDesc};
 
 /// How a kernel uses the buffer at one `@binding`. Binding `i` is entry `i` of [`Kernel::bindings`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,6 +29,44 @@ pub struct Kernel {
     /// The definition of the result, computed in f64. Not a port of the shader. Takes the tensors in the order of the
     /// bindings, without the step.
     pub reference: fn(&Spec, &Step, &mut [Host]),
+    /// What a dispatch of at least one workgroup moves and computes. Takes what is known of the tensors, in the same order.
+    pub cost: fn(&Spec, &Step, &[&TensorDesc]) -> Cost,
+}
+
+/// What must be moved and computed at least: every byte counts once, however often a kernel loads it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Cost {
+    /// Bytes of weights as they lie in GPU memory, of activations, KV and inputs.
+    pub read: u64,
+    /// Bytes of results.
+    pub written: u64,
+    /// Operations on f32: a multiply-add is 2; exp, a division or a comparison is 1.
+    pub flops: u64,
+}
+
+impl Cost {
+    pub(crate) fn new(read: usize, written: usize, flops: usize) -> Self {
+        Self { read: read as u64, written: written as u64, flops: flops as u64 }
+    }
+
+    /// Bytes read and written.
+    pub fn bytes(&self) -> u64 {
+        self.read + self.written
+    }
+}
+
+impl Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { read: self.read + other.read, written: self.written + other.written, flops: self.flops + other.flops }
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
+        costs.fold(Self::default(), Add::add)
+    }
 }
 
 /// A value fixed at pipeline creation.

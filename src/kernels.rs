@@ -23,8 +23,8 @@ pub use linear::Norm;
 pub use linear_glu::Gate;
 pub use rope_store::{Pairs, Rope};
 
-use crate::kernel::Kernel;
-use crate::memory::{Element, Tensor};
+use crate::kernel::{Kernel, Spec, Step};
+use crate::memory::{Capacity, Element, Tensor};
 
 /// Every kernel, for the tests that check all of them.
 pub static ALL: &[&Kernel] = &[
@@ -81,6 +81,33 @@ pub struct AttentionInputs {
     pub pages: Tensor,
     /// `[B * PAGES * H, D + 4]`: where attention_decode leaves its parts.
     pub parts: Tensor,
+}
+
+/// Keys that the queries of a step see, at most. A list's last page counts in full, and where sequences differ, each counts as
+/// if it had the longest list.
+struct Seen {
+    /// Different ones, of all sequences.
+    keys: usize,
+    /// Pairs of a query and a key.
+    pairs: usize,
+}
+
+impl Seen {
+    fn of(spec: &Spec, step: &Step) -> Self {
+        let [b, t, listed] = [step.n_sequences, step.n_tokens, step.max_pages].map(|n| n as usize);
+        let (s, window) = (listed * Capacity::PAGE, spec.get_u32("WINDOW"));
+        // The queries of one sequence: the last sees s keys, the one before it s - 1, and no more than the window.
+        let n = (t / b.max(1)).clamp(1, s.max(1));
+        let whole = if window == 0 { 0 } else { (s + 1).saturating_sub(window).min(n) };
+        let each = whole * window + (n - whole) * s - (n * (n - 1) - whole * whole.saturating_sub(1)) / 2;
+        let keys = if window == 0 { b * s } else { (b * s).min(b * (window - 1) + t) };
+        Self { keys, pairs: if s == 0 { 0 } else { each * t / n } }
+    }
+
+    /// Operations of D dims for each pair: two products with a multiply-add each, and the score's scale, maximum, exp and sum.
+    fn flops(&self, heads: usize, head_dim: usize) -> usize {
+        self.pairs * heads * (4 * head_dim + 4)
+    }
 }
 
 const WORKGROUP: usize = 64;

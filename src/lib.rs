@@ -14,6 +14,7 @@
 #![warn(missing_docs)]
 
 pub mod attention;
+pub mod bench;
 pub mod chat;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 pub use stack::WeightStack;
 
 use crate::error::{Error, Result};
-use crate::format::{Format, SLAB};
+use crate::format::{Format, SLAB, UNIT};
 use crate::kernel::Count;
 use crate::kv;
 
@@ -57,10 +57,18 @@ impl TensorDesc {
     /// Bytes on the device.
     pub fn bytes(&self) -> usize {
         match self.element {
-            Element::F32 => 4 * self.rows * stride(self.cols),
-            Element::F16 => 2 * self.rows * stride(self.cols),
-            Element::U32 => 4 * self.rows * self.cols,
             Element::Weight(format) => format.gpu_bytes(self.rows, self.cols),
+            _ => self.bytes_of(self.rows),
+        }
+    }
+
+    /// Bytes of `rows` of its rows.
+    pub(crate) fn bytes_of(&self, rows: usize) -> usize {
+        match self.element {
+            Element::F32 => 4 * rows * stride(self.cols),
+            Element::F16 => 2 * rows * stride(self.cols),
+            Element::U32 => 4 * rows * self.cols,
+            Element::Weight(format) => rows * (format.units)(self.cols) * UNIT,
         }
     }
 

@@ -1,7 +1,7 @@
 //! A recorded list of dispatches, the recorder that models write to, and the interpreter that runs the references.
 
 use crate::format::Format;
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile};
 
 /// One kernel with its pipeline constants, tensors (in the order of the bindings, without the step) and workgroups.
@@ -31,6 +31,27 @@ impl Dispatch {
         accesses.zip(&self.tensors).filter(|((_, a), _)| *a == Access::ReadWrite).map(|(_, t)| *t)
     }
 
+    /// The kernel and, where it reads weights, their format and shape.
+    pub fn label(&self, memory: &Memory) -> String {
+        let weight = self.tensors.iter().find_map(|t| match memory.desc(*t) {
+            TensorDesc { element: Element::Weight(format), rows, cols, .. } => Some((format.name, rows, cols)),
+            _ => None,
+        });
+        match weight {
+            Some((format, rows, cols)) => format!("{} {format} [{rows}, {cols}]", self.kernel.name),
+            None => self.kernel.name.into(),
+        }
+    }
+
+    /// What it moves and computes in `step` at least; `memory` holds its tensors.
+    pub fn cost(&self, step: &Step, memory: &Memory) -> Cost {
+        if self.groups.iter().any(|extent| extent.groups(step) == 0) {
+            return Cost::default();
+        }
+        let tensors: Vec<_> = self.tensors.iter().map(|t| memory.desc(*t)).collect();
+        (self.kernel.cost)(&self.spec, step, &tensors)
+    }
+
     /// Runs the reference on `host`, which holds all tensors of the memory.
     pub fn run_reference(&self, step: &Step, host: &mut [Host]) {
         let take = |t: &Tensor| std::mem::replace(&mut host[t.0], Host::U32(Vec::new()));
@@ -43,6 +64,11 @@ impl Dispatch {
 }
 
 impl Program {
+    /// What `step` moves and computes at least.
+    pub fn cost(&self, step: &Step, memory: &Memory) -> Cost {
+        self.dispatches.iter().map(|d| d.cost(step, memory)).sum()
+    }
+
     /// Runs every dispatch through its reference.
     pub fn run_reference(&self, step: &Step, host: &mut [Host]) {
         for d in &self.dispatches {

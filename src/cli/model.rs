@@ -11,7 +11,7 @@ use crate::engine::{Backend, Engine, EngineOptions};
 use crate::error::{Error, Result};
 use crate::fetch::{self, Packaged, Progress};
 use crate::format::{Q4_0, Q4_K, Q8_0};
-use crate::gpu::{self, Caps, DeviceOptions};
+use crate::gpu::{self, Caps, DeviceOptions, Gpu};
 use crate::memory::Element;
 use crate::models::Config;
 use crate::weights::Weights;
@@ -191,6 +191,19 @@ impl EngineArgs {
             Err(_) if self.wanted().is_none() => Ok((on_cpu, None)),
             Err(e) => Err(e),
         }
+    }
+
+    /// Opens the GPU asked for.
+    pub fn gpu(&self) -> Result<Gpu> {
+        if self.wants_cpu() {
+            return Err(Error::request("device", "a GPU", "cpu"));
+        }
+        Gpu::new(&self.device_options())
+    }
+
+    /// Most bytes of the model on the device, if limited.
+    pub fn memory_limit(&self) -> Option<usize> {
+        self.memory_limit
     }
 
     fn on_cpu(&self, weights: &Weights, usual: usize) -> Result<EngineOptions> {

@@ -152,8 +152,8 @@ fn capacity(config: &Config, options: &EngineOptions, caps: Option<&Caps>) -> Ca
     }
 }
 
-/// How linears are recorded.
-fn tile(caps: Option<&Caps>) -> Tile {
+/// How linears are recorded for an adapter with `caps`, or for the references on the CPU.
+pub fn tile(caps: Option<&Caps>) -> Tile {
     match caps {
         Some(caps) if caps.kind != Kind::Software => Tile::HARDWARE,
         caps => Tile { broadcast: caps.is_some_and(|caps| caps.subgroup >= 8), ..Tile::SOFTWARE },

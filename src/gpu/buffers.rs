@@ -66,7 +66,7 @@ impl Gpu {
         Ok(buffers)
     }
 
-    fn buffer(&self, name: &str, bytes: usize, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+    pub(super) fn buffer(&self, name: &str, bytes: usize, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
         if bytes > self.caps.max_binding {
             return Err(Error::OutOfMemory {
                 device: self.caps.name.clone(),

@@ -14,16 +14,16 @@ use crate::program::Program;
 
 /// A program ready to run any number of times.
 pub struct Prepared {
-    dispatches: Vec<Ready>,
+    pub(super) dispatches: Vec<Ready>,
     /// Most dispatches of one submission: starts low, and the governor sets it from measured time.
-    per_submission: usize,
+    pub(super) per_submission: usize,
     /// The longest submission of the last run but for its last.
     slowest: Duration,
     /// When the last run was over.
     over: Option<Instant>,
 }
 
-struct Ready {
+pub(super) struct Ready {
     pipeline: wgpu::ComputePipeline,
     bindings: wgpu::BindGroup,
     groups: [Extent; 3],
@@ -183,17 +183,7 @@ impl Gpu {
         while let Some(dispatches) = pieces.next() {
             let mut encoder = self.device.create_command_encoder(&Default::default());
             let mut pass = encoder.begin_compute_pass(&Default::default());
-            for d in dispatches {
-                let [x, y, z] = d.groups.map(|extent| extent.groups(step));
-                if x.max(y).max(z) > self.caps.max_groups {
-                    let what =
-                        format!("a dispatch has {x} × {y} × {z} workgroups, {} fit an axis", self.caps.max_groups);
-                    return Err(Error::Device { device: self.caps.name.clone(), what });
-                }
-                pass.set_pipeline(&d.pipeline);
-                pass.set_bind_group(0, &d.bindings, &[]);
-                pass.dispatch_workgroups(x, y, z);
-            }
+            self.encode(dispatches, step, &mut pass)?;
             drop(pass);
             if pieces.peek().is_none() {
                 if let Some(then) = then.take() {
@@ -207,6 +197,20 @@ impl Gpu {
             slowest = slowest.max(began.elapsed());
         }
         Ok(self.queue.submit([]))
+    }
+
+    pub(super) fn encode(&self, dispatches: &[Ready], step: &Step, pass: &mut wgpu::ComputePass) -> Result<()> {
+        for d in dispatches {
+            let [x, y, z] = d.groups.map(|extent| extent.groups(step));
+            if x.max(y).max(z) > self.caps.max_groups {
+                let what = format!("a dispatch has {x} × {y} × {z} workgroups, {} fit an axis", self.caps.max_groups);
+                return Err(Error::Device { device: self.caps.name.clone(), what });
+            }
+            pass.set_pipeline(&d.pipeline);
+            pass.set_bind_group(0, &d.bindings, &[]);
+            pass.dispatch_workgroups(x, y, z);
+        }
+        Ok(())
     }
 }
 

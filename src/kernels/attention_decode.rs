@@ -9,11 +9,11 @@
 
 use rayon::prelude::*;
 
-use super::AttentionDims;
 use super::attention_prefill::attend;
+use super::{AttentionDims, Seen};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
@@ -31,6 +31,7 @@ pub static ATTENTION_DECODE: Kernel = Kernel {
         ("parts", ReadWrite),
     ],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -62,4 +63,14 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             to[d..].copy_from_slice(&[part.m.max(f32::MIN as f64) as f32, part.l as f32, 0.0, 0.0]);
         });
     }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [tokens, sequences, pages, q, k_pages, v_pages, parts] = tensors else { unreachable!() };
+    let (b, listed, heads) = (step.n_sequences as usize, step.max_pages as usize, spec.get_u32("H"));
+    let seen = Seen::of(spec, step);
+    let inputs = tokens.bytes_of(b) + sequences.bytes_of(b) + pages.bytes_of(b * listed);
+    let kv = seen.keys * spec.get_u32("G") * (k_pages.bytes_of(1) + v_pages.bytes_of(1));
+    let flops = seen.flops(heads, 4 * spec.get_u32("D4"));
+    Cost::new(inputs + q.bytes_of(b) + kv, parts.bytes_of(b * listed * heads), flops)
 }

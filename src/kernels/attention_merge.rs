@@ -5,8 +5,8 @@
 
 use super::{AttentionDims, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Host, Tensor};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
@@ -15,6 +15,7 @@ pub static ATTENTION_MERGE: Kernel = Kernel {
     source: include_str!("../../shaders/attention_merge.wgsl"),
     bindings: &[("step", Access::Step), ("sequences", Read), ("parts", Read), ("o", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -45,4 +46,11 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             }
         }
     }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [sequences, parts, o] = tensors else { unreachable!() };
+    let (b, d) = (step.n_sequences as usize, 4 * spec.get_u32("D4"));
+    let merged = b * step.max_pages as usize * spec.get_u32("H");
+    Cost::new(sequences.bytes_of(b) + parts.bytes_of(merged), o.bytes_of(b), merged * (2 * d + 4))
 }

@@ -8,10 +8,10 @@
 use rayon::prelude::*;
 
 use super::softcap::softcap;
-use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, kv_include};
+use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, Seen, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -30,6 +30,7 @@ pub static ATTENTION_PREFILL: Kernel = Kernel {
         ("o", ReadWrite),
     ],
     reference,
+    cost,
 };
 
 /// How a layer's keys are scored, and which a query sees.
@@ -94,6 +95,17 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             }
         });
     }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [tokens, sequences, tiles, pages, q, k_pages, v_pages, o] = tensors else { unreachable!() };
+    let [rows, b, n_tiles, listed] =
+        [step.n_tokens, step.n_sequences, step.n_tiles, step.max_pages].map(|n| n as usize);
+    let seen = Seen::of(spec, step);
+    let inputs = tokens.bytes_of(rows) + sequences.bytes_of(b) + tiles.bytes_of(n_tiles) + pages.bytes_of(b * listed);
+    let kv = seen.keys * spec.get_u32("G") * (k_pages.bytes_of(1) + v_pages.bytes_of(1));
+    let flops = seen.flops(spec.get_u32("H"), 4 * spec.get_u32("D4"));
+    Cost::new(inputs + q.bytes_of(rows) + kv, o.bytes_of(rows), flops)
 }
 
 /// An answer over some of the keys, not normalised: `o = sum_s exp(score_s - m) v[s]`, `l = sum_s exp(score_s - m)`.

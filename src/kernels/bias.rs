@@ -2,8 +2,8 @@
 
 use super::WORKGROUP;
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -12,6 +12,7 @@ pub static BIAS: Kernel = Kernel {
     source: include_str!("../../shaders/bias.wgsl"),
     bindings: &[("step", Access::Step), ("b", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -32,4 +33,10 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             *y = (*y as f64 + *b as f64) as f32;
         }
     }
+}
+
+fn cost(_: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [b, y] = tensors else { unreachable!() };
+    let rows = step.n_tokens as usize;
+    Cost::new(b.bytes() + y.bytes_of(rows), y.bytes_of(rows), rows * y.cols)
 }

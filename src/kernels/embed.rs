@@ -2,8 +2,8 @@
 
 use super::{ROWS, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, Weight, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, Weight, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -12,6 +12,7 @@ pub static EMBED: Kernel = Kernel {
     source: include_str!("../../shaders/embed.wgsl"),
     bindings: &[("step", Access::Step), ("tokens", Read), ("ids", Read), ("w", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 /// In place of a token: the one that the step before has drawn for the sequence.
@@ -56,4 +57,12 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             y.iter_mut().for_each(|y| *y = (*y as f64 * scale) as f32);
         }
     }
+}
+
+/// The tokens' rows may be in any part of the table: all count in the first.
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [tokens, _, w, y] = tensors else { unreachable!() };
+    let rows = step.n_tokens as usize;
+    let here = if spec.get_u32("ROW0") == 0 { rows } else { 0 };
+    Cost::new(tokens.bytes_of(rows) + w.bytes_of(here), y.bytes_of(here), here * w.cols)
 }

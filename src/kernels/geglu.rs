@@ -4,8 +4,8 @@
 
 use super::WORKGROUP;
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
@@ -14,6 +14,7 @@ pub static GEGLU: Kernel = Kernel {
     source: include_str!("../../shaders/geglu.wgsl"),
     bindings: &[("step", Access::Step), ("gate", Read), ("up", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -37,3 +38,12 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
         *y = (0.5 * x * (1.0 + z.tanh()) * *up as f64) as f32;
     }
 }
+
+fn cost(_: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [gate, up, y] = tensors else { unreachable!() };
+    let rows = step.n_tokens as usize;
+    Cost::new(gate.bytes_of(rows) + up.bytes_of(rows), y.bytes_of(rows), GEGLU_FLOPS * rows * y.cols)
+}
+
+/// Operations for each element.
+pub(super) const GEGLU_FLOPS: usize = 10;

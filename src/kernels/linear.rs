@@ -2,13 +2,14 @@
 
 use rayon::prelude::*;
 
+use super::rmsnorm::NORM_FLOPS;
 use super::{
     LANE, LANE_SUBGROUP, LINEAR_WGSL, NORM_FOLD, NORM_NONE, RMS_BROADCAST, RMS_LOADS, ROWS, TOKENS_1, TOKENS_4,
     WORKGROUP, X_BROADCAST, X_LOADS,
 };
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, Weight, WeightStack, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, Weight, WeightStack, stride};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -17,6 +18,7 @@ pub static LINEAR: Kernel = Kernel {
     source: include_str!("../../shaders/linear.wgsl"),
     bindings: &[("step", Access::Step), ("x", Read), ("w", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 /// Rows from which on there are workgroups enough of many lanes each, which read memory in longer runs.
@@ -108,6 +110,21 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             y[at] = if add == 1 { (y[at] as f64 + product) as f32 } else { *product as f32 };
         }
     }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [x, w, _] = tensors else { unreachable!() };
+    let (rows, add) = (step.rows(spec), spec.get_u32("ADD"));
+    let results = 4 * rows * w.rows;
+    let read = x.bytes_of(rows) + w.bytes() + add * results;
+    Cost::new(read, results, rows * w.rows * (2 * w.cols + add))
+}
+
+/// Of `rows` rows of x, which is normalised where the spec says so, and the weights `w`, of which `used` rows are no padding.
+pub(super) fn normed_cost(spec: &Spec, rows: usize, x: &TensorDesc, w: &TensorDesc, used: usize) -> Cost {
+    let folds = usize::from(spec.includes(NORM_FOLD));
+    let (gains, norm) = (folds * 4 * x.cols, folds * NORM_FLOPS * rows * x.cols);
+    Cost::new(x.bytes_of(rows) + gains + w.bytes(), 0, 2 * rows * used * w.cols + norm)
 }
 
 /// The first `rows` rows of `[_, K]`.

@@ -3,11 +3,13 @@
 //!
 //! Source: Shazeer 2020, arXiv:2002.05202, equations 5 and 6.
 
-use super::linear::{Norm, decoded, rms, times};
+use super::geglu::GEGLU_FLOPS;
+use super::linear::{Norm, decoded, normed_cost, rms, times};
+use super::swiglu::SWIGLU_FLOPS;
 use super::{GELU, SILU};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, Weight, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, Weight, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -16,6 +18,7 @@ pub static LINEAR_GLU: Kernel = Kernel {
     source: include_str!("../../shaders/linear_glu.wgsl"),
     bindings: &[("step", Access::Step), ("x", Read), ("vectors", Read), ("w", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 /// The activation of a gated linear unit.
@@ -66,4 +69,11 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             y.f32_mut()[t * y_stride + f0 + i] = value as f32;
         }
     }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [x, _, w, _] = tensors else { unreachable!() };
+    let (rows, f) = (step.n_tokens as usize, spec.get_u32("F"));
+    let act = if spec.includes(SILU) { SWIGLU_FLOPS } else { GEGLU_FLOPS };
+    normed_cost(spec, rows, x, w, 2 * f) + Cost::new(0, 4 * rows * f, act * rows * f)
 }

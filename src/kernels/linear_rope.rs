@@ -4,11 +4,11 @@
 //!
 //! Source: Su et al. 2021, arXiv:2104.09864, equation 34.
 
-use super::linear::{Norm, decoded, rms, times};
+use super::linear::{Norm, decoded, normed_cost, rms, times};
 use super::{AttentionDims, AttentionInputs, Rope, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor, Weight, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, Weight, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -27,6 +27,7 @@ pub static LINEAR_ROPE: Kernel = Kernel {
         ("v_pages", ReadWrite),
     ],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -104,4 +105,17 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             }
         }
     }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [tokens, x, _, w, rope, _, k_pages, _] = tensors else { unreachable!() };
+    let [d2, r2, heads, kv_heads] = ["D2", "R2", "H", "G"].map(|name| spec.get_u32(name));
+    let [pairs, pair0, bias] = ["PAIRS", "PAIR0", "BIAS"].map(|name| spec.get_u32(name));
+    let rows = step.n_tokens as usize;
+    let within = |end: usize| (pair0 + pairs).min(end).saturating_sub(pair0);
+    let (of_q, turning) = (within(heads * d2), within((heads + kv_heads) * d2) * r2 / d2);
+    let angles = if turning > 0 { rope.bytes_of(rows) } else { 0 };
+    let read = tokens.bytes_of(rows) + angles + bias * 8 * pairs;
+    let written = rows * (8 * of_q + (pairs - of_q) * k_pages.bytes_of(1) / d2);
+    normed_cost(spec, rows, x, w, 2 * pairs) + Cost::new(read, written, rows * (6 * turning + 2 * bias * pairs))
 }

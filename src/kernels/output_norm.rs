@@ -2,10 +2,10 @@
 //!
 //! Source: Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
 
-use super::rmsnorm::{norm_row, rms_includes};
+use super::rmsnorm::{NORM_FLOPS, norm_row, rms_includes};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -14,6 +14,7 @@ pub static OUTPUT_NORM: Kernel = Kernel {
     source: include_str!("../../shaders/output_norm.wgsl"),
     bindings: &[("step", Access::Step), ("outputs", Read), ("x", Read), ("w", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -37,4 +38,11 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             *y = value as f32;
         }
     }
+}
+
+fn cost(_: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [outputs, x, w, y] = tensors else { unreachable!() };
+    let rows = step.n_outputs as usize;
+    let read = outputs.bytes_of(rows) + x.bytes_of(rows) + w.bytes();
+    Cost::new(read, y.bytes_of(rows), NORM_FLOPS * rows * x.cols)
 }

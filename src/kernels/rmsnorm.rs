@@ -4,8 +4,8 @@
 
 use super::{LANE, LANE_SUBGROUP, RMS_BROADCAST, RMS_LOADS};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, Tile, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, Tile, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -14,6 +14,7 @@ pub static RMSNORM: Kernel = Kernel {
     source: include_str!("../../shaders/rmsnorm.wgsl"),
     bindings: &[("step", Access::Step), ("x", Read), ("w", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -52,6 +53,16 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
         }
     }
 }
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [x, w, y] = tensors else { unreachable!() };
+    let (rows, add) = (step.rows(spec), spec.get_u32("ADD"));
+    let read = x.bytes_of(rows) + w.bytes() + add * y.bytes_of(rows);
+    Cost::new(read, y.bytes_of(rows), (NORM_FLOPS + add) * rows * x.cols)
+}
+
+/// Operations of a norm for each element: its square, their sum, two products.
+pub(super) const NORM_FLOPS: usize = 4;
 
 /// The files that sum a row's squares.
 pub(super) fn rms_includes(tile: Tile) -> Spec {

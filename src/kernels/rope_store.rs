@@ -5,8 +5,8 @@
 
 use super::{AttentionDims, AttentionInputs, WORKGROUP, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
@@ -24,6 +24,7 @@ pub static ROPE_STORE: Kernel = Kernel {
         ("v_pages", ReadWrite),
     ],
     reference,
+    cost,
 };
 
 /// Which dims of a head turn together.
@@ -134,4 +135,14 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             }
         }
     }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [tokens, rope, k, v, q, k_pages, v_pages] = tensors else { unreachable!() };
+    let [r4, heads, kv_heads] = ["R4", "H", "G"].map(|name| spec.get_u32(name));
+    let (rows, turns) = (step.n_tokens as usize, usize::from(r4 > 0));
+    let turned = turns * q.bytes_of(rows);
+    let read = tokens.bytes_of(rows) + turns * rope.bytes_of(rows) + k.bytes_of(rows) + v.bytes_of(rows) + turned;
+    let stored = rows * kv_heads * (k_pages.bytes_of(1) + v_pages.bytes_of(1));
+    Cost::new(read, turned + stored, 12 * rows * (heads + kv_heads) * r4)
 }

@@ -1,8 +1,8 @@
 //! `ids[r]`: the token drawn from logits row r as [`sampler`](crate::sampler) defines.
 
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, stride};
 use crate::program::Recorder;
 use crate::sampler::{Draw, sample};
 
@@ -12,6 +12,7 @@ pub static SAMPLE: Kernel = Kernel {
     source: include_str!("../../shaders/sample.wgsl"),
     bindings: &[("step", Access::Step), ("logits", Read), ("sampling", Read), ("ids", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -32,4 +33,11 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     for (id, (logits, draw)) in ids.u32_mut().iter_mut().zip(rows).take(step.n_outputs as usize) {
         *id = sample(&logits[..v], Draw::from_words(*draw));
     }
+}
+
+/// A row is read once where the token is the likeliest; drawing from the rest reads it more often.
+fn cost(_: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [logits, sampling, ids] = tensors else { unreachable!() };
+    let rows = step.n_outputs as usize;
+    Cost::new(logits.bytes_of(rows) + sampling.bytes_of(rows), ids.bytes_of(rows), rows * logits.cols)
 }

@@ -4,8 +4,8 @@
 
 use super::{SOFTCAP_OF, WORKGROUP};
 use crate::kernel::Access::ReadWrite;
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, stride};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -14,6 +14,7 @@ pub static SOFTCAP: Kernel = Kernel {
     source: include_str!("../../shaders/softcap.wgsl"),
     bindings: &[("step", Access::Step), ("x", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -34,6 +35,12 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     for x in &mut x.f32_mut()[..n] {
         *x = softcap(*x as f64, spec.get_f32("CAP")) as f32;
     }
+}
+
+fn cost(_: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [x] = tensors else { unreachable!() };
+    let bytes = x.bytes_of(step.n_outputs as usize);
+    Cost::new(bytes, bytes, 3 * step.n_outputs as usize * x.cols)
 }
 
 /// Shared with attention.

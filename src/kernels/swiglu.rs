@@ -4,8 +4,8 @@
 
 use super::WORKGROUP;
 use crate::kernel::Access::{Read, ReadWrite};
-use crate::kernel::{Access, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Element, Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
@@ -14,6 +14,7 @@ pub static SWIGLU: Kernel = Kernel {
     source: include_str!("../../shaders/swiglu.wgsl"),
     bindings: &[("step", Access::Step), ("gate", Read), ("up", Read), ("y", ReadWrite)],
     reference,
+    cost,
 };
 
 impl Recorder<'_> {
@@ -36,3 +37,12 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
         *y = (x / (1.0 + (-x).exp()) * *up as f64) as f32;
     }
 }
+
+fn cost(_: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [gate, up, y] = tensors else { unreachable!() };
+    let rows = step.n_tokens as usize;
+    Cost::new(gate.bytes_of(rows) + up.bytes_of(rows), y.bytes_of(rows), SWIGLU_FLOPS * rows * y.cols)
+}
+
+/// Operations for each element.
+pub(super) const SWIGLU_FLOPS: usize = 4;
