@@ -3,7 +3,8 @@
 //! Tests have llama-bench's names: `pp512` computes a prompt of 512 tokens, `tg128` draws 128 tokens one after the other, `@ d4096`
 //! behind 4096 tokens computed before. GB/s and GFLOP/s are what the recorded program must move and compute at least
 //! ([`Cost`](crate::kernel::Cost)) over the time it took. The roofline is the least time of every dispatch, by the device's
-//! measured copy bandwidth or its multiply-adds, whichever takes longer, over that time.
+//! measured copy bandwidth or its multiply-adds, whichever takes longer, over that time. It is beyond 100 % where what is read
+//! again and again stays in a cache.
 
 mod report;
 
