@@ -162,7 +162,7 @@ fn example_names_what_is_wrong_with_a_file_in_one_line() {
     }
     let missing = Path::new("no/such.gguf");
     fails(&chat(missing, &["-p", "Hello"], ""), &["no/such.gguf"]);
-    fails(&chat(&std::env::temp_dir(), &["-p", "Hello"], ""), &["expected a regular file"]);
+    fails(&chat(&std::env::temp_dir(), &["-p", "Hello"], ""), &["config.json"]);
 }
 
 #[test]
