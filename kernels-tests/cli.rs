@@ -14,7 +14,7 @@ use farpast::weights::Weights;
 use serde_json::{Value, json};
 
 use crate::gguf_writer::GgufWriter;
-use crate::toy_chat::{CONTEXT, LAYERS, temporary, toy};
+use crate::toy_chat::{CONTEXT, LAYERS, billion, temporary, toy};
 
 const COMMANDS: [&str; 9] =
     ["chat", "generate", "pull", "inspect", "tokenize", "perplexity", "bench", "devices", "completions"];
@@ -577,4 +577,37 @@ fn parse(line: &str) -> Value {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The largest memory that the process had, as the system counts it, in bytes.
+#[cfg(target_os = "linux")]
+fn peak_memory(command: &mut Command) -> u64 {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    loop {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        if let Some(kib) = line.and_then(|line| line.trim().strip_suffix(" kB")) {
+            peak = kib.parse::<u64>().unwrap() << 10;
+        }
+        if let Some(exit) = child.try_wait().unwrap() {
+            assert!(exit.success(), "{exit}");
+            return peak;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_billion_weights_run_in_the_memory_of_their_file_and_600_mib() {
+    let path = temporary("billion.gguf");
+    fs::write(&path, billion().write()).unwrap();
+    let size = fs::metadata(&path).unwrap().len();
+    let arguments = ["generate", "-p", "Once", "-n", "2", "-c", "64", "-b", "16", "-m"];
+    let peak = peak_memory(Command::new(env!("CARGO_BIN_EXE_farpast")).args(arguments).arg(&path));
+    fs::remove_file(&path).unwrap();
+    println!("{} MiB of a file of {} MiB", peak >> 20, size >> 20);
+    assert!(size > 580 << 20 && peak > size / 2 && peak < size + (600 << 20), "{peak} bytes, the file has {size}");
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use farpast::format::{F16, Format, Q4_1, Q8_0};
+use farpast::format::{F16, Format, Q4_1, Q4_K, Q8_0};
 
 use crate::cases::Random;
 use crate::gguf_writer::GgufWriter;
@@ -57,6 +57,53 @@ pub fn toy(template: Option<&str>) -> GgufWriter {
         file = matrix(file, &name("ffn_down"), &Q4_1, HIDDEN, FFN);
     }
     file.vector("output_norm.weight", &[1.0; HIDDEN])
+}
+
+/// Weights in the shapes of TinyLlama, 1.1 billion of them, in Q4_K, with the tokens of the toy and fillers.
+pub fn billion() -> GgufWriter {
+    const SHAPES: [(&str, usize, usize); 7] = [
+        ("attn_q", 2048, 2048),
+        ("attn_k", 256, 2048),
+        ("attn_v", 256, 2048),
+        ("attn_output", 2048, 2048),
+        ("ffn_gate", 5632, 2048),
+        ("ffn_up", 5632, 2048),
+        ("ffn_down", 2048, 5632),
+    ];
+    let tokens: Vec<String> = (0..=255).map(letter).chain((256..32000).map(|i| format!("filler{i}"))).collect();
+    let mut file = GgufWriter::new()
+        .string("general.architecture", "llama")
+        .u32("llama.block_count", 22)
+        .u32("llama.embedding_length", 2048)
+        .u32("llama.feed_forward_length", 5632)
+        .u32("llama.attention.head_count", 32)
+        .u32("llama.attention.head_count_kv", 4)
+        .u32("llama.context_length", 2048)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .string("tokenizer.ggml.model", "gpt2")
+        .string("tokenizer.ggml.pre", "smollm")
+        .strings("tokenizer.ggml.tokens", &tokens)
+        .strings("tokenizer.ggml.merges", &[""; 0])
+        .u32("tokenizer.ggml.eos_token_id", 31999);
+    let mut random = Random(8);
+    // Rows are alike: small scales and random quants.
+    let mut matrix = |file: GgufWriter, name: &str, rows: usize, cols: usize| {
+        let mut row = random.bytes(cols / Q4_K.block_len * Q4_K.block_bytes);
+        for block in row.chunks_exact_mut(Q4_K.block_bytes) {
+            block[..4].copy_from_slice(&[0, 1, 0, 1]);
+        }
+        file.tensor(name, &Q4_K, rows, cols, row.repeat(rows))
+    };
+    file = matrix(file, "token_embd.weight", tokens.len(), 2048);
+    file = matrix(file, "output.weight", tokens.len(), 2048);
+    for l in 0..22 {
+        file = file.vector(&format!("blk.{l}.attn_norm.weight"), &[1.0; 2048]);
+        file = file.vector(&format!("blk.{l}.ffn_norm.weight"), &[1.0; 2048]);
+        for (part, rows, cols) in SHAPES {
+            file = matrix(file, &format!("blk.{l}.{part}.weight"), rows, cols);
+        }
+    }
+    file.vector("output_norm.weight", &[1.0; 2048])
 }
 
 /// A file of a test's own under the system's folder for such.
