@@ -80,9 +80,9 @@ impl Program {
 /// Which kernels a program is recorded with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
-    /// Any tokens of any sequences: matmul and attention_prefill.
+    /// Any tokens of any sequences: linears with tiles of four tokens, and attention_prefill.
     Prefill,
-    /// One token of each sequence, few sequences: matvec and attention_decode.
+    /// One token of each sequence, few sequences: linears of one token after the other, and attention_decode.
     Decode,
 }
 
