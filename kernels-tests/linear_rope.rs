@@ -1,8 +1,25 @@
+use crate::cases::{Case, of};
 use crate::harness::{catches, catches_any_fault, check};
 
 #[test]
 fn equals_its_reference_on_ragged_batches() {
     check("linear_rope");
+}
+
+/// The last tile of q and k is filled with zeros, behind which v's pairs begin in another weight.
+#[test]
+fn pairs_are_counted_without_what_fills_a_tile() {
+    let mut seen = 0;
+    for case in of("linear_rope") {
+        let Case::LinearRope { dims: d, split: true, .. } = case else { continue };
+        let found: Vec<_> =
+            case.setup().program.dispatches.iter().filter(|d| d.kernel.name == "linear_rope").cloned().collect();
+        let [qk, v] = [d.heads + d.kv_heads, d.kv_heads].map(|heads| heads * d.head_dim / 2);
+        let constants = |i: usize| ["PAIR0", "PAIRS"].map(|name| found[i].spec.get_u32(name));
+        assert_eq!((constants(0), constants(1)), ([0, qk], [qk, v]));
+        seen += usize::from(qk % 16 != 0);
+    }
+    assert!(seen > 0);
 }
 
 #[test]

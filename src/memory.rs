@@ -228,7 +228,7 @@ impl Host {
 #[derive(Clone, Debug)]
 pub struct Weight {
     pub(crate) parts: Vec<Tensor>,
-    /// Rows of all parts together.
+    /// Rows of all parts together, less the zeros behind pairs.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
@@ -362,10 +362,12 @@ impl Memory {
         self.split(name, w.into(), SLAB)
     }
 
-    /// Rows of `tensors`, counted through all of them, that the kernels take two by two: see [`WeightStack::pairs`].
+    /// Rows of `tensors`, counted through all of them, that the kernels take two by two: see [`WeightStack::pairs`]. The zeros
+    /// behind the last pair are not among the weight's rows.
     pub fn pairs(&mut self, name: &str, tensors: Vec<WeightRows>, pairs: &[[usize; 2]]) -> Weight {
         let half = self.tile.lanes * self.tile.rows / 2;
-        self.split(name, WeightStack::pairs(tensors, pairs, half), 2 * half)
+        let weight = self.split(name, WeightStack::pairs(tensors, pairs, half), 2 * half);
+        Weight { rows: 2 * pairs.len(), ..weight }
     }
 
     /// Parts of whole `units` of rows within the binding limit.

@@ -40,6 +40,9 @@ impl Engine {
                 return Err(Error::request("pending tokens of a session to decode", "1", s.pending().len()));
             }
         }
+        if sessions.is_empty() {
+            return Ok(());
+        }
         let mut launched = VecDeque::new();
         let result = self.decode_ahead(sessions, most, &mut launched, &mut each);
         // Read-back memory is in use until its step is over.

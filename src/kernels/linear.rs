@@ -94,9 +94,15 @@ impl Recorder<'_> {
         (spec, [across, Extent::Per(bound, if one { 1 } else { 4 })])
     }
 
-    /// Pairs of rows of a part.
-    pub(super) fn pairs(&self, part: Tensor) -> usize {
-        self.desc(part).rows / 2
+    /// The parts of a weight of pairs, and the pairs in each.
+    pub(super) fn pairs(&self, w: &Weight) -> Vec<(Tensor, usize)> {
+        let mut left = w.rows / 2;
+        let of_part = |part: &Tensor| {
+            let pairs = left.min(self.desc(*part).rows / 2);
+            left -= pairs;
+            (*part, pairs)
+        };
+        w.parts.iter().map(of_part).collect()
     }
 }
 

@@ -37,9 +37,9 @@ impl Recorder<'_> {
         let f = self.desc(y).cols;
         self.expect(y, Element::F32, f);
         let (x, spec) = self.normed(x, norm);
+        assert_eq!(w.rows, 2 * f, "linear_glu: rows of gate and up");
         let mut f0 = 0;
-        for &part in &w.parts {
-            let pairs = self.pairs(part).min(f - f0);
+        for (part, pairs) in self.pairs(w) {
             let (tiled, [across, down]) = self.tiled(part, Count::Tokens, self.tile().lanes, spec.clone());
             let act = if gate == Gate::Silu { SILU } else { GELU };
             let spec = tiled.include(act).u32("F", pairs).u32("F0", f0).u32("STRIDE", stride(f));

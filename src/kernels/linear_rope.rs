@@ -32,7 +32,8 @@ pub static LINEAR_ROPE: Kernel = Kernel {
 
 impl Recorder<'_> {
     /// `x`: `[T, K]`; `weights`: the pairs of dims of q, of k and of v, one after the other, `[(H + 2G) D, K]` in all;
-    /// `vectors`: the norm's gains and, where there are biases, those of all pairs behind them; `q`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
+    /// `vectors`: the norm's gains and, where there are biases, those of all pairs behind them; `q`: `[T, H*D]`; `kv`: k and v
+    /// pages, `[pages * G * PAGE, D]`, f16 or f32.
     #[allow(clippy::too_many_arguments)]
     pub fn linear_rope(
         &mut self,
@@ -59,15 +60,18 @@ impl Recorder<'_> {
             self.expect(pages, element, d.head_dim);
         }
         let (x, spec) = self.normed(x, norm);
-        let (all, mut pair0) = (heads * d.head_dim / 2, 0);
-        for part in weights.iter().flat_map(|w| &w.parts) {
-            let pairs = self.pairs(*part).min(all - pair0);
-            let (tiled, [across, down]) = self.tiled(*part, Count::Tokens, self.tile().lanes, spec.clone());
+        let all = heads * d.head_dim / 2;
+        let rows: usize = weights.iter().map(|w| w.rows).sum();
+        assert_eq!(rows, 2 * all, "linear_rope: rows of all weights");
+        let parts: Vec<_> = weights.iter().flat_map(|w| self.pairs(w)).collect();
+        let mut pair0 = 0;
+        for (part, pairs) in parts {
+            let (tiled, [across, down]) = self.tiled(part, Count::Tokens, self.tile().lanes, spec.clone());
             let spec =
                 tiled.include(kv_include(element)).u32("D2", d.head_dim / 2).u32("R2", rope.dims / 2).u32("H", d.heads);
             let spec = spec.u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE).u32("PAIRS", pairs).u32("PAIR0", pair0);
             let spec = spec.u32("BIAS", has_bias as usize);
-            let tensors = [inputs.tokens, x, vectors, *part, rope.table, q, kv[0], kv[1]];
+            let tensors = [inputs.tokens, x, vectors, part, rope.table, q, kv[0], kv[1]];
             self.dispatch(&LINEAR_ROPE, spec, &tensors, [across, down, Extent::Fixed(1)]);
             pair0 += pairs;
         }
