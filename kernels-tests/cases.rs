@@ -217,22 +217,16 @@ fn embed() -> Vec<Case> {
 }
 
 fn rmsnorm() -> Vec<Case> {
-    let cs = [1, 2, 3, 31, 33, 100, 577, 1537, 4097];
-    let mut cases: Vec<_> = cs
-        .into_iter()
-        .map(|c| Case::Rmsnorm {
-            c,
-            heads: 1,
-            t: 5,
-            outputs: c % 3 == 0,
-            scale: 3.0,
-            tile: if c % 2 == 0 { Tile::SOFTWARE } else { BROADCAST },
-        })
-        .collect();
-    cases.push(Case::Rmsnorm { c: 579, heads: 1, t: 17, outputs: false, scale: LARGE, tile: BROADCAST });
-    cases.push(Case::Rmsnorm { c: 64, heads: 3, t: 6, outputs: false, scale: 3.0, tile: Tile::SOFTWARE });
-    cases.push(Case::Rmsnorm { c: 62, heads: 1, t: 7, outputs: true, scale: 1e-5, tile: BROADCAST });
-    cases
+    let of = |tile| {
+        let cs = [1, 2, 3, 31, 33, 100, 577, 1537, 4097].into_iter();
+        let case = move |c, heads, t, outputs, scale| Case::Rmsnorm { c, heads, t, outputs, scale, tile };
+        cs.map(move |c| case(c, 1, 5, c % 3 == 0, 3.0)).chain([
+            case(579, 1, 17, false, LARGE),
+            case(64, 3, 6, false, 3.0),
+            case(62, 1, 7, true, 1e-5),
+        ])
+    };
+    [Tile::SOFTWARE, BROADCAST].into_iter().flat_map(of).collect()
 }
 
 const BROADCAST: Tile = Tile { broadcast: true, ..Tile::SOFTWARE };
