@@ -396,82 +396,39 @@ const DECODE: &[Sequence] = &[
 /// Hundreds of pages.
 const LONG_DECODE: &[Sequence] = &[Sequence(16 * 521 - 1, 1, All), Sequence(33, 1, All)];
 
+fn attention(mode: Mode, sequences: &'static [Sequence], long: Case, windows: [usize; 3]) -> Vec<Case> {
+    let case = |dims, kv, values| Case::Attention { mode, dims, kv, sequences, values, window: 0, cap: 0.0 };
+    let windowed = windows.map(|window| {
+        let (dims, kv, values) = (dims(6, 2, 8), Element::F32, Values::Unit);
+        Case::Attention { mode, dims, kv, sequences, values, window, cap: 0.0 }
+    });
+    let capped = [(0.7, Values::Unit), (40.0, Values::Unit), (3.0, Values::Peaked)].map(|(cap, values)| {
+        let (dims, kv) = (dims(4, 2, 16), Element::F32);
+        Case::Attention { mode, dims, kv, sequences, values, window: 0, cap }
+    });
+    let others = [
+        case(dims(6, 2, 8), Element::F32, Values::Unit),
+        long,
+        case(dims(3, 1, 20), Element::F32, Values::Large),
+        case(dims(3, 1, 20), Element::F32, Values::Peaked),
+        case(dims(9, 3, 64), Element::F16, Values::Unit),
+        case(dims(5, 5, 80), Element::F32, Values::LargePositive),
+        case(dims(8, 2, 96), Element::F16, Values::Unit),
+        case(dims(14, 2, 128), Element::F16, Values::Unit),
+    ];
+    [&windowed[..], &capped, &others].concat()
+}
+
 fn attention_prefill() -> Vec<Case> {
-    let mode = Mode::Prefill;
-    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0, cap: 0.0 };
-    let windowed = |window| Case::Attention {
-        mode,
-        dims: dims(6, 2, 8),
-        kv: Element::F32,
-        sequences: PREFILL,
-        values: Values::Unit,
-        window,
-        cap: 0.0,
-    };
-    let capped = |cap, values| Case::Attention {
-        mode,
-        dims: dims(4, 2, 16),
-        kv: Element::F32,
-        sequences: PREFILL,
-        values,
-        window: 0,
-        cap,
-    };
-    vec![
-        windowed(1),
-        windowed(16),
-        windowed(19),
-        capped(0.7, Values::Unit),
-        capped(40.0, Values::Unit),
-        capped(3.0, Values::Peaked),
-        case(dims(6, 2, 8), Element::F32, PREFILL, Values::Unit),
-        case(dims(6, 2, 8), Element::F16, LONG_PREFILL, Values::Unit),
-        case(dims(3, 1, 20), Element::F32, PREFILL, Values::Large),
-        case(dims(3, 1, 20), Element::F32, PREFILL, Values::Peaked),
-        case(dims(9, 3, 64), Element::F16, PREFILL, Values::Unit),
-        case(dims(5, 5, 80), Element::F32, PREFILL, Values::LargePositive),
-        case(dims(8, 2, 96), Element::F16, PREFILL, Values::Unit),
-        case(dims(14, 2, 128), Element::F16, PREFILL, Values::Unit),
-    ]
+    let (mode, dims, kv, sequences) = (Mode::Prefill, dims(6, 2, 8), Element::F16, LONG_PREFILL);
+    let long = Case::Attention { mode, dims, kv, sequences, values: Values::Unit, window: 0, cap: 0.0 };
+    attention(mode, PREFILL, long, [1, 16, 19])
 }
 
 fn attention_decode() -> Vec<Case> {
-    let mode = Mode::Decode;
-    let case = |dims, kv, sequences, values| Case::Attention { mode, dims, kv, sequences, values, window: 0, cap: 0.0 };
-    let windowed = |window| Case::Attention {
-        mode,
-        dims: dims(6, 2, 8),
-        kv: Element::F32,
-        sequences: DECODE,
-        values: Values::Unit,
-        window,
-        cap: 0.0,
-    };
-    let capped = |cap, values| Case::Attention {
-        mode,
-        dims: dims(4, 2, 16),
-        kv: Element::F32,
-        sequences: DECODE,
-        values,
-        window: 0,
-        cap,
-    };
-    vec![
-        windowed(1),
-        windowed(16),
-        windowed(37),
-        capped(0.7, Values::Unit),
-        capped(40.0, Values::Unit),
-        capped(3.0, Values::Peaked),
-        case(dims(6, 2, 8), Element::F32, DECODE, Values::Unit),
-        case(dims(2, 1, 12), Element::F16, LONG_DECODE, Values::Unit),
-        case(dims(3, 1, 20), Element::F32, DECODE, Values::Large),
-        case(dims(3, 1, 20), Element::F32, DECODE, Values::Peaked),
-        case(dims(9, 3, 64), Element::F16, DECODE, Values::Unit),
-        case(dims(5, 5, 80), Element::F32, DECODE, Values::LargePositive),
-        case(dims(8, 2, 96), Element::F16, DECODE, Values::Unit),
-        case(dims(14, 2, 128), Element::F16, DECODE, Values::Unit),
-    ]
+    let (mode, dims, kv, sequences) = (Mode::Decode, dims(2, 1, 12), Element::F16, LONG_DECODE);
+    let long = Case::Attention { mode, dims, kv, sequences, values: Values::Unit, window: 0, cap: 0.0 };
+    attention(mode, DECODE, long, [1, 16, 37])
 }
 
 impl Case {
@@ -562,12 +519,7 @@ impl Case {
                 let mut setup = Draft::with(batch.capacity(kv));
                 setup.memory.tile = tile;
                 let inputs = setup.attention_inputs(d, &batch);
-                let table: Vec<f32> = (0..batch.context * turning / 2)
-                    .flat_map(|_| {
-                        let angle = random.signed(3.2);
-                        [angle.cos(), angle.sin()]
-                    })
-                    .collect();
+                let table = random.turns(batch.context * turning / 2);
                 let rope =
                     Rope { table: setup.memory.table("rope", turning, &table), dims: turning, pairs: Neighbours };
                 let kv_dim = d.kv_heads * d.head_dim;
@@ -604,12 +556,7 @@ impl Case {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
-                let table: Vec<f32> = (0..batch.context * turning.max(2) / 2)
-                    .flat_map(|_| {
-                        let angle = random.signed(3.2);
-                        [angle.cos(), angle.sin()]
-                    })
-                    .collect();
+                let table = random.turns(batch.context * turning.max(2) / 2);
                 let rope = setup.memory.table("rope", turning.max(2), &table);
                 let mut token = |name, heads: usize| setup.memory.activation(name, Count::Tokens, heads * d.head_dim);
                 let qkv = [token("q", d.heads), token("k", d.kv_heads), token("v", d.kv_heads)];
@@ -1054,6 +1001,12 @@ impl Random {
     /// From -scale to scale.
     pub fn signed(&mut self, scale: f32) -> f32 {
         (self.unit() * 2.0 - 1.0) * scale
+    }
+
+    /// cos and sin of so many angles.
+    fn turns(&mut self, n: usize) -> Vec<f32> {
+        let angles = std::iter::repeat_with(|| self.signed(3.2));
+        angles.take(n).flat_map(|angle| [angle.cos(), angle.sin()]).collect()
     }
 
     pub fn shuffle<T>(&mut self, items: &mut [T]) {

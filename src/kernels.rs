@@ -24,7 +24,7 @@ pub use linear_glu::Gate;
 pub use rope_store::{Pairs, Rope};
 
 use crate::kernel::{Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Tensor};
+use crate::memory::{Capacity, Element, Tensor, Tile};
 
 /// Every kernel, for the tests that check all of them.
 pub static ALL: &[&Kernel] = &[
@@ -121,16 +121,28 @@ fn kv_include(element: Element) -> &'static str {
     }
 }
 
+/// The file that says which invocation this is.
+fn lane_include(tile: Tile) -> &'static str {
+    match tile.broadcast {
+        true => include_str!("../shaders/common/lane_subgroup.wgsl"),
+        false => include_str!("../shaders/common/lane.wgsl"),
+    }
+}
+
+/// The file that sums a row's squares.
+fn rms_include(tile: Tile) -> &'static str {
+    match tile.broadcast {
+        true => include_str!("../shaders/common/rms_broadcast.wgsl"),
+        false => include_str!("../shaders/common/rms_loads.wgsl"),
+    }
+}
+
 const ADD_DOT: &str = include_str!("../shaders/common/add_dot.wgsl");
 const ATTENTION: &str = include_str!("../shaders/common/attention.wgsl");
 const LINEAR_WGSL: &str = include_str!("../shaders/common/linear.wgsl");
 const GELU: &str = include_str!("../shaders/common/gelu.wgsl");
-const LANE: &str = include_str!("../shaders/common/lane.wgsl");
-const LANE_SUBGROUP: &str = include_str!("../shaders/common/lane_subgroup.wgsl");
 const NORM_FOLD: &str = include_str!("../shaders/common/norm_fold.wgsl");
 const NORM_NONE: &str = include_str!("../shaders/common/norm_none.wgsl");
-const RMS_BROADCAST: &str = include_str!("../shaders/common/rms_broadcast.wgsl");
-const RMS_LOADS: &str = include_str!("../shaders/common/rms_loads.wgsl");
 const SILU: &str = include_str!("../shaders/common/silu.wgsl");
 const ROWS: &str = include_str!("../shaders/common/rows.wgsl");
 const TOKENS_1: &str = include_str!("../shaders/common/tokens_1.wgsl");

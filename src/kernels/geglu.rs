@@ -2,7 +2,7 @@
 //!
 //! Source: Shazeer 2020, arXiv:2002.05202, section 2; the tanh form: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
 
-use super::WORKGROUP;
+use super::{Gate, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, TensorDesc};
@@ -33,9 +33,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [gate, up, y] = tensors else { unreachable!() };
     let n = step.n_tokens as usize * 4 * spec.get_u32("F4");
     for ((gate, up), y) in gate.f32()[..n].iter().zip(up.f32()).zip(y.f32_mut()) {
-        let x = *gate as f64;
-        let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-        *y = (0.5 * x * (1.0 + z.tanh()) * *up as f64) as f32;
+        *y = (Gate::Gelu.of(*gate as f64) * *up as f64) as f32;
     }
 }
 

@@ -2,10 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::rmsnorm::NORM_FLOPS;
+use super::rmsnorm::{NORM_FLOPS, norm_row};
 use super::{
-    LANE, LANE_SUBGROUP, LINEAR_WGSL, NORM_FOLD, NORM_NONE, RMS_BROADCAST, RMS_LOADS, ROWS, TOKENS_1, TOKENS_4,
-    WORKGROUP, X_BROADCAST, X_LOADS,
+    LINEAR_WGSL, NORM_FOLD, NORM_NONE, ROWS, TOKENS_1, TOKENS_4, WORKGROUP, X_BROADCAST, X_LOADS, lane_include,
+    rms_include,
 };
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
@@ -68,8 +68,8 @@ impl Recorder<'_> {
     pub(super) fn normed(&mut self, x: Tensor, norm: Norm) -> (Tensor, Spec) {
         match self.mode() {
             Mode::Decode => {
-                let rms = if self.tile().broadcast { RMS_BROADCAST } else { RMS_LOADS };
-                (x, Spec::default().include(NORM_FOLD).include(rms).f32("EPS", norm.eps))
+                let spec = Spec::default().include(NORM_FOLD).include(rms_include(self.tile()));
+                (x, spec.f32("EPS", norm.eps))
             }
             Mode::Prefill => {
                 self.rmsnorm(x, norm.gain, norm.eps, norm.h);
@@ -83,9 +83,9 @@ impl Recorder<'_> {
         let (format, rows, cols) = (self.format(part), self.desc(part).rows, self.desc(part).cols);
         let tile = self.tile();
         let one = self.mode() == Mode::Decode;
-        let [x, lane] = if tile.broadcast { [X_BROADCAST, LANE_SUBGROUP] } else { [X_LOADS, LANE] };
+        let x = if tile.broadcast { X_BROADCAST } else { X_LOADS };
         let tokens = if one { TOKENS_1 } else { TOKENS_4 };
-        let spec = spec.include(format.wgsl).include(ROWS).include(LINEAR_WGSL).include(x).include(lane);
+        let spec = spec.include(format.wgsl).include(ROWS).include(LINEAR_WGSL).include(x).include(lane_include(tile));
         let spec = spec.include(tokens);
         let spec =
             spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
@@ -109,7 +109,7 @@ impl Recorder<'_> {
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [x, w, y] = tensors else { unreachable!() };
     let [row0, y_stride, add] = ["ROW0", "STRIDE", "ADD"].map(|name| spec.get_u32(name));
-    let (x, y) = (decoded(x, spec, step.rows(spec)), y.f32_mut());
+    let (x, y) = (normed_rows(x, spec, step.rows(spec), &[]), y.f32_mut());
     for (n, products) in times(w.weight(), &x).iter().enumerate() {
         for (t, product) in products.iter().enumerate() {
             let at = t * y_stride + row0 + n;
@@ -133,22 +133,14 @@ pub(super) fn normed_cost(spec: &Spec, rows: usize, x: &TensorDesc, w: &TensorDe
     Cost::new(x.bytes_of(rows) + gains + w.bytes(), 0, 2 * rows * used * w.cols + norm)
 }
 
-/// The first `rows` rows of `[_, K]`.
-pub(super) fn decoded(x: &Host, spec: &Spec, rows: usize) -> Vec<Vec<f64>> {
+/// The first `rows` rows of `[_, K]`, normalised where the spec says so.
+pub(super) fn normed_rows(x: &Host, spec: &Spec, rows: usize, gains: &[f32]) -> Vec<Vec<f64>> {
     let k = spec.get_u32("K");
-    x.f32().chunks(stride(k)).take(rows).map(|row| row[..k].iter().map(|&v| v as f64).collect()).collect()
-}
-
-/// `x`, normalised where the spec says so.
-pub(super) fn rms(spec: &Spec, mut x: Vec<Vec<f64>>, gains: &[f32]) -> Vec<Vec<f64>> {
-    if spec.includes(NORM_FOLD) {
-        for row in &mut x {
-            let mean = row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64;
-            let scale = 1.0 / (mean + spec.get_f32("EPS")).sqrt();
-            row.iter_mut().zip(gains).for_each(|(v, gain)| *v *= scale * *gain as f64);
-        }
-    }
-    x
+    let row = |row: &[f32]| match spec.includes(NORM_FOLD) {
+        true => norm_row(&row[..k], gains, spec.get_f32("EPS")).collect(),
+        false => row[..k].iter().map(|&v| v as f64).collect(),
+    };
+    x.f32().chunks(stride(k)).take(rows).map(row).collect()
 }
 
 /// The product of every row of `w` with every row of `x`: `[n][t]`.

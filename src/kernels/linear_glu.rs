@@ -4,7 +4,7 @@
 //! Source: Shazeer 2020, arXiv:2002.05202, equations 5 and 6.
 
 use super::geglu::GEGLU_FLOPS;
-use super::linear::{Norm, decoded, normed_cost, rms, times};
+use super::linear::{Norm, normed_cost, normed_rows, times};
 use super::swiglu::SWIGLU_FLOPS;
 use super::{GELU, SILU};
 use crate::kernel::Access::{Read, ReadWrite};
@@ -30,6 +30,19 @@ pub enum Gate {
     Gelu,
 }
 
+impl Gate {
+    /// Of `x`, in f64.
+    pub(super) fn of(self, x: f64) -> f64 {
+        match self {
+            Gate::Silu => x / (1.0 + (-x).exp()),
+            Gate::Gelu => {
+                let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                0.5 * x * (1.0 + z.tanh())
+            }
+        }
+    }
+}
+
 impl Recorder<'_> {
     /// `x`: `[T, K]`; `w`: the pairs of gate and up, `[2F, K]`, as [`Memory::pairs`](crate::memory::Memory::pairs) makes them;
     /// `y`: `[T, F]`.
@@ -53,19 +66,13 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [x, vectors, w, y] = tensors else { unreachable!() };
     let [f, f0, y_stride] = ["F", "F0", "STRIDE"].map(|name| spec.get_u32(name));
     let half = spec.get_u32("LANES") * spec.get_u32("ROWS") / 2;
-    let act = |x: f64| match spec.includes(SILU) {
-        true => x / (1.0 + (-x).exp()),
-        false => {
-            let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-            x / (1.0 + (-2.0 * z).exp())
-        }
-    };
-    let x = rms(spec, decoded(x, spec, step.n_tokens as usize), vectors.f32());
+    let gate = if spec.includes(SILU) { Gate::Silu } else { Gate::Gelu };
+    let x = normed_rows(x, spec, step.n_tokens as usize, vectors.f32());
     let products = times(w.weight(), &x);
     for i in 0..f {
-        let gate = i / half * 2 * half + i % half;
+        let row = i / half * 2 * half + i % half;
         for (t, _) in x.iter().enumerate() {
-            let value = act(products[gate][t]) * products[gate + half][t];
+            let value = gate.of(products[row][t]) * products[row + half][t];
             y.f32_mut()[t * y_stride + f0 + i] = value as f32;
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! Source: Su et al. 2021, arXiv:2104.09864, equation 34.
 
-use super::linear::{Norm, decoded, normed_cost, rms, times};
+use super::linear::{Norm, normed_cost, normed_rows, times};
 use super::{AttentionDims, AttentionInputs, Rope, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
@@ -83,7 +83,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [d2, r2, heads, kv_heads, page] = ["D2", "R2", "H", "G", "PAGE"].map(|name| spec.get_u32(name));
     let [pairs, pair0, k, bias] = ["PAIRS", "PAIR0", "K", "BIAS"].map(|name| spec.get_u32(name));
     let half = spec.get_u32("LANES") * spec.get_u32("ROWS") / 2;
-    let x = rms(spec, decoded(x, spec, step.n_tokens as usize), vectors.f32());
+    let x = normed_rows(x, spec, step.n_tokens as usize, vectors.f32());
     let products = times(w.weight(), &x);
     for i in 0..pairs {
         let (row, pair) = (i / half * 2 * half + i % half, pair0 + i);

@@ -2,7 +2,7 @@
 //!
 //! Source: Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
 
-use super::{LANE, LANE_SUBGROUP, RMS_BROADCAST, RMS_LOADS};
+use super::{lane_include, rms_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, TensorDesc, Tile, stride};
@@ -66,8 +66,7 @@ pub(super) const NORM_FLOPS: usize = 4;
 
 /// The files that sum a row's squares.
 pub(super) fn rms_includes(tile: Tile) -> Spec {
-    let [rms, lane] = if tile.broadcast { [RMS_BROADCAST, LANE_SUBGROUP] } else { [RMS_LOADS, LANE] };
-    Spec::default().include(rms).include(lane)
+    Spec::default().include(rms_include(tile)).include(lane_include(tile))
 }
 
 /// A row, normalised.

@@ -2,7 +2,7 @@
 //!
 //! Source: Shazeer 2020, arXiv:2002.05202, equation 6.
 
-use super::WORKGROUP;
+use super::{Gate, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, TensorDesc};
@@ -33,8 +33,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [gate, up, y] = tensors else { unreachable!() };
     let n = step.n_tokens as usize * 4 * spec.get_u32("F4");
     for ((gate, up), y) in gate.f32()[..n].iter().zip(up.f32()).zip(y.f32_mut()) {
-        let x = *gate as f64;
-        *y = (x / (1.0 + (-x).exp()) * *up as f64) as f32;
+        *y = (Gate::Silu.of(*gate as f64) * *up as f64) as f32;
     }
 }
 
