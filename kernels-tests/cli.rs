@@ -284,7 +284,7 @@ fn devices_end_with_the_cpu() {
     assert_eq!(ok(&none(&["devices"])), expected);
     assert_eq!(ok(&none(&["generate", "--list-devices"])), expected);
     assert_eq!(ok(&none(&["devices", "--json"])), "{\"device\":\"cpu\",\"name\":\"CPU interpreter\"}\n");
-    assert!(ok(&run(&["devices"])).ends_with(expected));
+    assert!(ok(&run(&["devices"])).ends_with(expected) && ok(&run(&["devices", "-v"])).ends_with(expected));
     let lines = ok(&run(&["devices", "--json"]));
     assert_eq!(lines.lines().map(|line| parse(line)["device"].clone()).next_back(), Some(json!("cpu")));
 }
@@ -439,7 +439,10 @@ fn bench_says_what_it_cannot_measure() {
     usage(&cpu(&["--kernels"]));
     usage(&run(&["bench", "--shapes", "1b"]));
     fails(&run(&["bench", "--device", "cpu", "--kernels"]), "device: expected a GPU, found cpu");
+    let unknown = run(&["bench", "--device", "cpu", "--kernels", "--shapes", "1b,70b"]);
+    fails(&unknown, "shape: expected 1b or 7b, found 70b");
     fails(&run(&["bench", "-m", "no/such.gguf"]), "no/such.gguf: ");
+    fails(&cpu(&["--no-tune", "-p", "0", "-n", "0"]), "tests: expected");
 }
 
 #[test]

@@ -37,15 +37,14 @@ fn no_submission_is_too_long_on_any_device_unless_one_dispatch_is() {
             let times = step(&mut governor, &DISPATCHES, each);
             assert!(times.iter().all(|time| *time <= longest), "{each:?}: {times:?}");
         }
-        let expected = if each * 16 * 60 < SUBMISSION / 2 { 1 } else { 2 };
         let pieces = step(&mut governor, &DISPATCHES, each).len();
-        assert!(if expected == 1 { pieces == 1 } else { pieces > 1 }, "{each:?}: {pieces} submissions");
+        assert_eq!(pieces == 1, each * 16 * 60 <= SUBMISSION / 4, "{each:?}: {pieces} submissions");
     }
 }
 
 #[test]
 fn a_step_of_more_tokens_is_taken_in_more_pieces_at_once() {
-    let (mut governor, each) = (Governor::default(), Duration::from_micros(100));
+    let (mut governor, each) = (Governor::default(), Duration::from_micros(50));
     for _ in 0..10 {
         step(&mut governor, &DISPATCHES, each);
     }
@@ -57,12 +56,9 @@ fn a_step_of_more_tokens_is_taken_in_more_pieces_at_once() {
 #[test]
 fn it_recovers_from_a_slow_moment_and_adapts_to_a_slow_device() {
     let (mut governor, fast) = (Governor::default(), Duration::from_micros(10));
-    for _ in 0..10 {
-        step(&mut governor, &DISPATCHES, fast);
-    }
+    step(&mut governor, &DISPATCHES, fast);
     governor.learn(960, Duration::from_secs(20));
     assert!(step(&mut governor, &DISPATCHES, fast).len() > 1);
-    step(&mut governor, &DISPATCHES, fast);
     assert_eq!(step(&mut governor, &DISPATCHES, fast).len(), 1);
 
     let slow = Duration::from_millis(3);

@@ -104,18 +104,31 @@ fn a_candidate_must_be_faster_and_slower_in_nothing() {
     assert_eq!([share(f64::NAN, 0.5), share(0.5, f64::INFINITY)], [None; 2]);
 }
 
+/// Largest difference of a logit: norms sum in another order without subgroups.
+const BOUND: f32 = 1e-4;
+
+fn difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    assert!(!a.is_empty() && a.len() == b.len(), "rows of logits");
+    let pairs = a.iter().flatten().zip(b.iter().flatten());
+    pairs.map(|(a, b)| if (a - b).is_nan() { f32::INFINITY } else { (a - b).abs() }).fold(0.0, f32::max)
+}
+
 #[test]
-fn every_candidate_computes_the_same_bits() {
+fn candidates_of_equal_features_compute_the_same_bits() {
     let weights = toy::ALL[2].weights();
     let kinds = [Kind::Software, Kind::Discrete].map(|kind| candidates(&caps(kind, gpu().caps().subgroup)));
-    let mut all = kinds.into_iter().flatten().map(|tile| {
-        let gpu = Gpu::new(&device()).unwrap();
-        (tile, logits(&mut Engine::load_with_tile(gpu, &weights, &options(false, None), tile).unwrap()))
-    });
-    let (first, expected) = all.next().unwrap();
-    assert!(expected.iter().flatten().all(|logit| logit.is_finite()));
-    for (tile, found) in all {
-        assert!(found == expected, "{tile} differs from {first}");
+    let mut firsts: Vec<(Tile, Vec<Vec<f32>>)> = Vec::new();
+    for tile in kinds.into_iter().flatten() {
+        let engine = Engine::load_with_tile(Gpu::new(&device()).unwrap(), &weights, &options(false, None), tile);
+        let found = logits(&mut engine.unwrap());
+        for (first, expected) in &firsts {
+            let bound = if first.broadcast == tile.broadcast { 0.0 } else { BOUND };
+            let most = difference(expected, &found);
+            assert!(most <= bound, "{tile} differs from {first} by {most:e}");
+        }
+        if firsts.iter().all(|(first, _)| first.broadcast != tile.broadcast) {
+            firsts.push((tile, found));
+        }
     }
 }
 
@@ -131,7 +144,7 @@ fn a_choice_is_kept_until_it_holds_no_more() {
     assert!(!tuned(&seen) && again.unwrap().tile() == chosen);
     assert_eq!(fs::read(folder.tiles()).unwrap(), written);
 
-    // One of another driver, of another model, of no candidate, and what is no JSON or not ours.
+    // One of another driver, one of no candidate, no JSON, and too much.
     let with = |field: &str, value: &str| {
         let mut choices: Value = serde_json::from_slice(&written).unwrap();
         choices[0][field] = value.into();
@@ -139,11 +152,8 @@ fn a_choice_is_kept_until_it_holds_no_more() {
     };
     let damaged = [
         with("device", "another"),
-        with("linears", "0"),
         with("tile", "Tile { lanes: 1000000, rows: 3 }"),
         written[..written.len() / 2].to_vec(),
-        b"{\"tiles\": 3}".to_vec(),
-        Vec::new(),
         vec![b'['; 2 << 20],
     ];
     for text in damaged {
@@ -183,11 +193,11 @@ fn a_variant_that_the_device_fails_at_is_dropped_with_one_warning() {
         let [dropped] = dropped(&seen)[..] else { panic!("one warning: {seen:?}") };
         assert!(dropped.contains("subgroups") && dropped.contains(what), "{dropped}");
         assert!(!engine.tile().broadcast);
-        assert!(logits(&mut engine) == expected, "{fault:?}");
+        assert!(difference(&logits(&mut engine), &expected) <= BOUND, "{fault:?}");
     }
     // What is not checked is not seen: the fault was there.
     let wrong = logits(&mut load(&options(false, None), Some(WRONG)).0.unwrap());
-    assert!(wrong != expected);
+    assert!(difference(&wrong, &expected) > BOUND);
 }
 
 #[test]

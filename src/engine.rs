@@ -181,7 +181,6 @@ impl Engine {
         recorded.memory.forget_values();
         let prefill = gpu.bind(&buffers, &recorded.prefill, &pipelines)?;
         let decode = gpu.bind(&buffers, &recorded.decode, &pipelines)?;
-        gpu.warm(&[&prefill, &decode], |done, all| progress(Loading::Compiling(done, all)))?;
         gpu.save_pipelines();
         Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode }))))
     }

@@ -252,14 +252,13 @@ fn budget(kind: Kind) -> Duration {
 }
 
 fn time_kernels(options: &Options, kernels: &[String]) -> Result<Report> {
+    let named = options.shapes.iter().map(|name| Shape::named(name)).collect::<Result<Vec<_>>>()?;
     let gpu = options.engine.gpu()?;
-    let software = gpu.caps().kind == Kind::Software;
-    let names = match options.shapes.as_slice() {
-        [] if software => vec!["1b"],
-        [] => bench::SHAPES.iter().map(|shape| shape.name).collect(),
-        names => names.iter().map(String::as_str).collect(),
+    let shapes = match named.as_slice() {
+        [] if gpu.caps().kind == Kind::Software => vec![Shape::named("1b")?],
+        [] => bench::SHAPES.iter().collect(),
+        _ => named,
     };
-    let shapes = names.into_iter().map(Shape::named).collect::<Result<Vec<_>>>()?;
     note(format_args!("device  {}", one_line(&gpu.caps().to_string())));
     let cases: Vec<_> = shapes.iter().map(|shape| bench::cases(&gpu, shape, kernels)).collect::<Result<_>>()?;
     let _stoppable = Stoppable::new();

@@ -80,28 +80,6 @@ impl Gpu {
         Ok(Prepared { dispatches, governor: Governor::default(), read_backs: Vec::new(), over: None })
     }
 
-    /// Dispatches no workgroup of each pipeline, one after the other: some drivers compile only then. Calls `compiled` with how
-    /// many have been and how many will be.
-    pub fn warm(&self, prepared: &[&Prepared], mut compiled: impl FnMut(usize, usize)) -> Result<()> {
-        let mut once: Vec<&Ready> = Vec::new();
-        for d in prepared.iter().flat_map(|p| &p.dispatches) {
-            if once.iter().all(|o| o.pipeline != d.pipeline) {
-                once.push(d);
-            }
-        }
-        for (i, d) in once.iter().enumerate() {
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            pass.set_pipeline(&d.pipeline);
-            pass.set_bind_group(0, &d.bindings, &[]);
-            pass.dispatch_workgroups(0, 0, 0);
-            drop(pass);
-            self.wait(self.queue.submit([encoder.finish()]))?;
-            compiled(i + 1, once.len());
-        }
-        Ok(())
-    }
-
     /// Runs every dispatch of `prepared` for `step` and waits.
     pub fn run(&self, buffers: &Buffers, prepared: &mut Prepared, step: &Step) -> Result<()> {
         let last = self.begin(buffers, prepared, step, None)?;
