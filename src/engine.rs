@@ -144,21 +144,10 @@ impl Engine {
         if let Some(folder) = &options.cache {
             gpu.keep_pipelines(folder);
         }
-        let tile = match options.tune {
+        let mut tile = match options.tune {
             true => tune::tuned(&gpu, weights, options, &mut progress)?,
             false => tile(Some(gpu.caps())),
         };
-        Self::load_tiled(gpu, weights, options, tile, progress)
-    }
-
-    /// With linears as `tile` says, or as a plainer one where the device refuses that.
-    fn load_tiled(
-        gpu: Gpu,
-        weights: &Weights,
-        options: &EngineOptions,
-        mut tile: Tile,
-        mut progress: impl FnMut(Loading) + Send,
-    ) -> Result<Self> {
         let mut recorded = Recorded::with(weights, options, Some(gpu.caps()), tile)?;
         let pipelines = loop {
             let programs = [&recorded.prefill, &recorded.decode];

@@ -4,7 +4,7 @@ use super::{Device, Engine, EngineOptions, Loading};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kv::{PAGE, PagePool};
-use crate::memory::{Tile, stride};
+use crate::memory::stride;
 use crate::weights::Weights;
 
 #[doc(hidden)]
@@ -17,11 +17,6 @@ impl Engine {
         progress: impl FnMut(Loading) + Send,
     ) -> Result<Self> {
         Self::load_on(gpu, weights, options, progress)
-    }
-
-    /// As [`load`](Self::load), with linears of this tile.
-    pub fn load_with_tile(gpu: Gpu, weights: &Weights, options: &EngineOptions, tile: Tile) -> Result<Self> {
-        Self::load_tiled(gpu, weights, options, tile, |_| ())
     }
 
     /// Hands out pages from the end of `free`, which names each once. Sessions made before keep the old pool: there must
