@@ -27,7 +27,7 @@ fn bench(c: &mut Criterion) {
     let weights = Weights::open(model::test_model()).expect("the model opens");
     for (name, backend) in [("gpu", Backend::Gpu(DeviceOptions::default())), ("cpu", Backend::Cpu)] {
         let options = EngineOptions { backend, context: 1024, sequences: 2, ..Default::default() };
-        let mut engine = Engine::load(&weights, &options, |_, _| ()).expect("the model loads");
+        let mut engine = Engine::load(&weights, &options, |_| ()).expect("the model loads");
         println!("{name}: {}", engine.device());
         let mut group = c.benchmark_group(name);
         group.sample_size(10);

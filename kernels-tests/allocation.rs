@@ -11,6 +11,11 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, (PEAK.get() - before) as usize)
 }
 
+/// Bytes that this thread has allocated and nobody has freed on it.
+pub fn held() -> isize {
+    LIVE.get()
+}
+
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };

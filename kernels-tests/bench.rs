@@ -85,7 +85,7 @@ fn a_profile_has_every_dispatch_of_the_step_once() {
     gpu();
     for backend in [Backend::Cpu, Backend::Gpu(harness::device())] {
         let options = EngineOptions { backend, batch: 32, ..EngineOptions::default() };
-        let mut engine = Engine::load(&toy::ALL[2].weights(), &options, |_, _| ()).unwrap();
+        let mut engine = Engine::load(&toy::ALL[2].weights(), &options, |_| ()).unwrap();
         for (depth, n) in [(0, 19), (19, 1)] {
             let mut session = engine.session();
             session.push(&vec![1; depth]);

@@ -213,7 +213,7 @@ fn unstopped() -> GgufWriter {
 fn load(file: GgufWriter, context: usize) -> (Engine, Weights) {
     let weights = Weights::from_bytes("toy.gguf", Bytes::new(file.write())).unwrap();
     let options = EngineOptions { backend: Backend::Cpu, context, batch: 32, ..EngineOptions::default() };
-    (Engine::load(&weights, &options, |_, _| {}).unwrap(), weights)
+    (Engine::load(&weights, &options, |_| {}).unwrap(), weights)
 }
 
 fn message(role: &str, text: &str) -> Message {

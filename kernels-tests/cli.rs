@@ -89,7 +89,7 @@ fn inspect_shows_the_file_and_what_it_becomes() {
     let options = EngineOptions { context: 64, batch: 48, kv: Element::F32, ..on_cpu() };
     let weights = model.weights();
     let Recorded { memory, prefill, .. } = Recorded::new(&weights, &options, None).unwrap();
-    let plan = Engine::load(&weights, &options, |_, _| ()).unwrap().plan();
+    let plan = Engine::load(&weights, &options, |_| ()).unwrap().plan();
 
     assert_eq!(all["metadata"]["llama.block_count"], LAYERS);
     assert_eq!(all["metadata"]["llama.attention.layer_norm_rms_epsilon"], 1e-5);
@@ -159,7 +159,7 @@ fn a_model_that_does_not_fit_is_refused_with_what_would() {
     let weights = model.weights();
     let limited = |memory| EngineOptions { context: 256, memory: Some(memory), ..on_cpu() };
     let needed = Recorded::new(&weights, &limited(0), None).unwrap().plan().total();
-    let error = Engine::load(&weights, &limited(needed - 1), |_, _| ()).err().unwrap().to_string();
+    let error = Engine::load(&weights, &limited(needed - 1), |_| ()).err().unwrap().to_string();
     let figures = format!("{needed} bytes needed, {} available; a context of 240 would fit", needed - 1);
     assert!(error.ends_with(&figures), "{error}");
     let limit = (needed - 1).to_string();
@@ -284,7 +284,7 @@ fn devices_end_with_the_cpu() {
     assert_eq!(ok(&none(&["devices"])), expected);
     assert_eq!(ok(&none(&["generate", "--list-devices"])), expected);
     assert_eq!(ok(&none(&["devices", "--json"])), "{\"device\":\"cpu\",\"name\":\"CPU interpreter\"}\n");
-    assert!(ok(&run(&["devices"])).ends_with(expected));
+    assert!(ok(&run(&["devices"])).ends_with(expected) && ok(&run(&["devices", "-v"])).ends_with(expected));
     let lines = ok(&run(&["devices", "--json"]));
     assert_eq!(lines.lines().map(|line| parse(line)["device"].clone()).next_back(), Some(json!("cpu")));
 }
@@ -439,7 +439,10 @@ fn bench_says_what_it_cannot_measure() {
     usage(&cpu(&["--kernels"]));
     usage(&run(&["bench", "--shapes", "1b"]));
     fails(&run(&["bench", "--device", "cpu", "--kernels"]), "device: expected a GPU, found cpu");
+    let unknown = run(&["bench", "--device", "cpu", "--kernels", "--shapes", "1b,70b"]);
+    fails(&unknown, "shape: expected 1b or 7b, found 70b");
     fails(&run(&["bench", "-m", "no/such.gguf"]), "no/such.gguf: ");
+    fails(&cpu(&["--no-tune", "-p", "0", "-n", "0"]), "tests: expected");
 }
 
 #[test]
@@ -527,7 +530,7 @@ impl Model {
     }
 
     fn engine(&self, kv: Element) -> Engine {
-        Engine::load(&self.weights(), &EngineOptions { kv, ..on_cpu() }, |_, _| ()).unwrap()
+        Engine::load(&self.weights(), &EngineOptions { kv, ..on_cpu() }, |_| ()).unwrap()
     }
 }
 

@@ -33,7 +33,7 @@ fn a_byte_too_few_is_refused_and_the_context_named_is_the_longest_that_fits() {
         for kv in [Element::F16, Element::F32] {
             let weights = toy.weights();
             let with = |context, memory| EngineOptions { memory: Some(memory), kv, ..options(context) };
-            let load = |context, memory| Engine::load(&weights, &with(context, memory), |_, _| ());
+            let load = |context, memory| Engine::load(&weights, &with(context, memory), |_| ());
             let need = |context| total(toy, &with(context, 0));
             let whole = need(CONTEXT);
             assert_eq!(load(CONTEXT, whole).unwrap().plan().total(), whole);
@@ -53,7 +53,7 @@ fn on_a_device_it_is_refused_too() {
     let device = crate::harness::device();
     let weights = toy::ALL[2].weights();
     let sizes = EngineOptions { backend: Backend::Gpu(device), memory: Some(1 << 16), ..options(0) };
-    let error = Engine::load(&weights, &sizes, |_, _| panic!("nothing is uploaded")).err().unwrap();
+    let error = Engine::load(&weights, &sizes, |_| panic!("nothing is uploaded")).err().unwrap();
     let caps = crate::harness::gpu().caps();
     let text = error.to_string();
     let start = format!("device {}: the model with a context of {CONTEXT} does not fit: ", caps.name);

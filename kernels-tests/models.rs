@@ -13,7 +13,7 @@ use crate::toy_chat::toy;
 /// What loading the file says.
 fn error(file: &GgufWriter, options: EngineOptions) -> String {
     let weights = Weights::from_bytes("toy.gguf", Bytes::new(file.write())).unwrap();
-    let loaded = Engine::load(&weights, &options, |_, _| ());
+    let loaded = Engine::load(&weights, &options, |_| ());
     loaded.err().expect("an error").to_string()
 }
 

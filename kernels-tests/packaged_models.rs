@@ -57,7 +57,7 @@ fn golden(model: &str) -> Golden {
 
 fn engine(model: &str, backend: Backend, kv: Element) -> Engine {
     let options = EngineOptions { backend, kv, context: 256, batch: 64, ..Default::default() };
-    Engine::load(&Weights::open(checkpoint(model)).unwrap(), &options, |_, _| ()).unwrap()
+    Engine::load(&Weights::open(checkpoint(model)).unwrap(), &options, |_| ()).unwrap()
 }
 
 /// Largest |Δlogit| over what the golden holds, after checking the most likely token of every position.
@@ -193,7 +193,7 @@ fn perplexity_equals(model: &str, backend: Backend, length: usize) {
     // Logits come back for as many tokens a step as there may be sequences.
     let sizes = EngineOptions { context: length, batch: OUTPUTS, sequences: OUTPUTS, ..Default::default() };
     let options = EngineOptions { backend, pages: length.div_ceil(16), ..sizes };
-    let mut engine = Engine::load(&weights, &options, |_, _| ()).unwrap();
+    let mut engine = Engine::load(&weights, &options, |_| ()).unwrap();
     let mut session = engine.session();
     let mut losses = Vec::new();
     for chunk in tokens[..length].chunks(OUTPUTS) {

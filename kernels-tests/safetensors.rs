@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use farpast::Result;
-use farpast::engine::{Backend, Engine, EngineOptions};
+use farpast::engine::{Backend, Engine, EngineOptions, Loading};
 use farpast::format::{self, BF16, F16, F32, Format, Q4_0, Q4_K, Q8_0};
 use farpast::kernels::Pairs;
 use farpast::memory::{Bytes, Element};
@@ -131,11 +131,11 @@ fn what_is_no_weight_is_left_out() {
     tensors.push(Raw::new("model.layers.0.self_attn.rotary_emb.inv_freq", &F32, &[8], &[1.0; 8]));
     let weights = Folder::new(&config, &tensors).open().unwrap();
     assert_eq!(weights.tensors().len(), before);
-    assert!(Engine::load(&weights, &cpu(), |_, _| ()).is_ok());
+    assert!(Engine::load(&weights, &cpu(), |_| ()).is_ok());
     // Of anything else a model would be wrong without.
     tensors.push(Raw::new("model.layers.0.mlp.gate_proj.weight_scale", &F32, &[1], &[1.0]));
     let weights = Folder::new(&config, &tensors).open().unwrap();
-    says(Engine::load(&weights, &cpu(), |_, _| ()), &["mlp.gate_proj.weight_scale", "does not use"]);
+    says(Engine::load(&weights, &cpu(), |_| ()), &["mlp.gate_proj.weight_scale", "does not use"]);
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn a_configuration_that_contradicts_tensors_names_both() {
     let (config, tensors) = hugging_face(&Toy { format: &F16, ..toy::ALL[1] });
     let load = |changes: Value| {
         let weights = Folder::new(&with(&config, &changes), &tensors).open()?;
-        Engine::load(&weights, &cpu(), |_, _| ()).map(drop)
+        Engine::load(&weights, &cpu(), |_| ()).map(drop)
     };
     assert!(load(json!({})).is_ok());
     says(
@@ -718,7 +718,12 @@ fn progress_is_of_all_bytes_when_weights_are_encoded() {
     let toy = Toy { format: &F32, hidden: 256, head_dim: 32, ..toy::ALL[1] };
     let weights = toy.weights().quantized(&Q4_0).unwrap();
     let mut seen = vec![];
-    Engine::load(&weights, &gpu(), |done, total| seen.push((done, total))).unwrap();
+    let uploaded = |loading| {
+        if let Loading::Uploading(done, total) = loading {
+            seen.push((done, total));
+        }
+    };
+    Engine::load(&weights, &gpu(), uploaded).unwrap();
     assert!(seen.is_sorted() && seen.last().is_some_and(|(done, total)| done == total), "{:?}", seen.last());
 }
 
@@ -876,7 +881,7 @@ fn gpu() -> EngineOptions {
 
 fn logits(weights: &Weights, toy: &Toy, options: EngineOptions) -> Vec<Vec<f32>> {
     crate::harness::gpu();
-    let mut engine = Engine::load(weights, &options, |_, _| ()).unwrap();
+    let mut engine = Engine::load(weights, &options, |_| ()).unwrap();
     let mut random = Random(1);
     let mut session = engine.session();
     session.push(&(0..40).map(|_| random.below(toy.vocab) as u32).collect::<Vec<_>>());

@@ -31,7 +31,7 @@ fn logits_are_those_of_an_independent_implementation() {
         let ids: Vec<_> = numbers(&golden["ids"]).iter().map(|id| *id as u32).collect();
         for backend in [Backend::Gpu(crate::harness::device()), Backend::Cpu] {
             let options = EngineOptions { backend, kv: Element::F32, ..EngineOptions::default() };
-            let mut engine = Engine::load(&toy.weights(), &options, |_, _| ()).unwrap();
+            let mut engine = Engine::load(&toy.weights(), &options, |_| ()).unwrap();
             let mut session = engine.session();
             session.push(&ids);
             let found = engine.logits(&mut session).unwrap();

@@ -25,7 +25,7 @@ fn options() -> EngineOptions {
 
 fn load(toy: &Toy, options: &EngineOptions) -> Engine {
     crate::harness::gpu();
-    let engine = Engine::load(&toy.weights(), options, |_, _| ()).unwrap();
+    let engine = Engine::load(&toy.weights(), options, |_| ()).unwrap();
     match options.backend {
         // What is not computed is NaN, wherever it is.
         Backend::Gpu(_) => poisoned(engine),

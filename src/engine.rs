@@ -6,18 +6,22 @@ mod diverge;
 mod profile;
 mod recorded;
 mod testing;
+mod tune;
 
 pub use available::{available_memory, left_in_groups};
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
+pub use tune::{candidates, share_of_time};
+
+use std::path::PathBuf;
 
 use crate::error::{Error, Result};
-use crate::gpu::{Buffers, Caps, DeviceOptions, Gpu, Prepared};
+use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
 use crate::kernel::Step;
 use crate::kernels::{AttentionDims, SAMPLED};
 use crate::kv::PagePool;
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, stride};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
 use crate::program::{Mode, Program};
 use crate::sampler::Sampling;
@@ -53,6 +57,10 @@ pub struct EngineOptions {
     /// Most bytes of the model on the device. `None`: where the device computes in the system's memory, what is available
     /// of that; else until the device has no more.
     pub memory: Option<usize>,
+    /// Whether to choose how linears run by timing them on the device, which takes 3 s at most. What was chosen is kept in `cache`.
+    pub tune: bool,
+    /// A folder for what later runs need not do again: tuning, and compiling shaders where the backend can keep them.
+    pub cache: Option<PathBuf>,
 }
 
 impl Default for EngineOptions {
@@ -66,8 +74,24 @@ impl Default for EngineOptions {
             pages: 0,
             binding: usize::MAX,
             memory: None,
+            tune: false,
+            cache: None,
         }
     }
+}
+
+/// What loading does now.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Loading {
+    /// Times variants of kernels: so many, of all there are.
+    Tuning(usize, usize),
+    /// Compiles shaders: so many, of all there are.
+    Compiling(usize, usize),
+    /// Uploads bytes: so many, of all there are.
+    Uploading(usize, usize),
+    /// Drops a variant of kernels that this device fails at, and why: a plainer one is as right, and slower.
+    Dropping(String),
 }
 
 /// Most sequences that the decode program runs; more go through the prefill program.
@@ -97,45 +121,69 @@ struct OnGpu {
 }
 
 impl Engine {
-    /// Loads a checkpoint. Calls `progress` with bytes uploaded and bytes in all.
+    /// Loads a checkpoint. Calls `progress` with what it does.
     ///
     /// [`Error::DoesNotFit`] comes before anything is allocated.
-    pub fn load(weights: &Weights, options: &EngineOptions, progress: impl FnMut(usize, usize)) -> Result<Self> {
-        let gpu = match &options.backend {
-            Backend::Gpu(options) => Some(Gpu::new(options)?),
-            Backend::Cpu => None,
-        };
-        let caps = gpu.as_ref().map(|g| g.caps().clone());
-        Self::load_on(weights, options, gpu, caps.as_ref(), progress)
+    pub fn load(weights: &Weights, options: &EngineOptions, progress: impl FnMut(Loading) + Send) -> Result<Self> {
+        match &options.backend {
+            Backend::Gpu(device) => Self::load_on(Gpu::new(device)?, weights, options, progress),
+            Backend::Cpu => {
+                expect_fits(weights, options, None)?;
+                Self::load_on_cpu(Recorded::new(weights, options, None)?)
+            }
+        }
     }
 
-    /// Loads a checkpoint on `gpu`, or on the CPU, with the programs that a device with `caps` runs.
     fn load_on(
+        mut gpu: Gpu,
         weights: &Weights,
         options: &EngineOptions,
-        gpu: Option<Gpu>,
-        caps: Option<&Caps>,
-        mut progress: impl FnMut(usize, usize),
+        mut progress: impl FnMut(Loading) + Send,
     ) -> Result<Self> {
-        expect_fits(weights, options, caps)?;
-        let Recorded { config, mut memory, prefill, decode, io } = Recorded::new(weights, options, caps)?;
-        let pool = PagePool::new(memory.capacity.pages);
-        let device = match gpu {
-            Some(gpu) => {
-                let total = memory.tensors().iter().map(|t| t.bytes()).sum();
-                let mut done = 0;
-                let buffers = gpu.allocate(&memory, |_, bytes| {
-                    done += bytes;
-                    progress(done, total);
-                })?;
-                memory.forget_values();
-                let mut prepared = gpu.prepare(&buffers, &[&prefill, &decode])?.into_iter();
-                let (Some(prefill), Some(decode)) = (prepared.next(), prepared.next()) else { unreachable!() };
-                Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode }))
-            }
-            None => Device::Cpu { host: memory.tensors().iter().map(|t| t.host()).collect::<Result<_>>()? },
+        expect_fits(weights, options, Some(gpu.caps()))?;
+        if let Some(folder) = &options.cache {
+            gpu.keep_pipelines(folder);
+        }
+        let mut tile = match options.tune {
+            true => tune::tuned(&gpu, weights, options, &mut progress)?,
+            false => tile(Some(gpu.caps())),
         };
-        Ok(Self { config, memory, io, pool, prefill, decode, device })
+        let mut recorded = Recorded::with(weights, options, Some(gpu.caps()), tile)?;
+        let pipelines = loop {
+            let programs = [&recorded.prefill, &recorded.decode];
+            let compiled = gpu.compile(&programs, |done, all| progress(Loading::Compiling(done, all)));
+            match (compiled, tune::plainer(tile)) {
+                (Err(Error::Device { what, .. }), Some(plainer)) => {
+                    progress(Loading::Dropping(format!("{tile}: {what}")));
+                    tile = plainer;
+                    recorded = Recorded::with(weights, options, Some(gpu.caps()), tile)?;
+                }
+                (compiled, _) => break compiled?,
+            }
+        };
+        let total = recorded.memory.tensors().iter().map(|t| t.bytes()).sum();
+        let mut done = 0;
+        let buffers = gpu.allocate(&recorded.memory, |_, bytes| {
+            done += bytes;
+            progress(Loading::Uploading(done, total));
+        })?;
+        recorded.memory.forget_values();
+        let prefill = gpu.bind(&buffers, &recorded.prefill, &pipelines)?;
+        let decode = gpu.bind(&buffers, &recorded.decode, &pipelines)?;
+        gpu.save_pipelines();
+        Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode }))))
+    }
+
+    /// What is recorded for the CPU, or for a GPU, is run by the references.
+    fn load_on_cpu(recorded: Recorded) -> Result<Self> {
+        let host = recorded.memory.tensors().iter().map(|t| t.host()).collect::<Result<_>>()?;
+        Ok(Self::new(recorded, Device::Cpu { host }))
+    }
+
+    fn new(recorded: Recorded, device: Device) -> Self {
+        let Recorded { config, memory, prefill, decode, io } = recorded;
+        let pool = PagePool::new(memory.capacity.pages);
+        Self { config, memory, io, pool, prefill, decode, device }
     }
 
     /// Shapes of the model.
@@ -162,6 +210,11 @@ impl Engine {
             Device::Gpu(on) => Some(&on.gpu),
             Device::Cpu { .. } => None,
         }
+    }
+
+    /// How linears run.
+    pub fn tile(&self) -> Tile {
+        self.memory.tile
     }
 
     /// Bytes on the device.

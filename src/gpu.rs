@@ -1,13 +1,19 @@
 //! The device, and the interpreter that runs a program on it. This module and those below are the only ones that name wgpu.
 
 mod buffers;
+mod governor;
+mod pipelines;
 mod prepared;
 mod timing;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use buffers::Buffers;
+#[doc(hidden)]
+pub use governor::{Governor, SUBMISSION};
+pub use pipelines::Pipelines;
 pub use prepared::{Prepared, Running};
 
 use crate::error::{Error, Result};
@@ -78,6 +84,12 @@ pub struct Gpu {
     queue: wgpu::Queue,
     caps: Caps,
     checked: bool,
+    /// Pipelines of earlier runs.
+    kept: Option<pipelines::Kept>,
+    /// Buffers, bind groups, pipelines and query sets made so far.
+    created: AtomicUsize,
+    /// Text that shaders have replaced by another: a fault that a test has planted.
+    fault: Option<(&'static str, &'static str)>,
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
@@ -148,11 +160,15 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
     }
 }
 
-/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,timestamps` names.
+/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,timestamps,pipelines` names.
 fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     let disabled = std::env::var("FARPAST_DISABLE").unwrap_or_default();
     let is_disabled = |name: &str| disabled.split(',').any(|d| d.trim().eq_ignore_ascii_case(name));
-    let used = [("subgroups", wgpu::Features::SUBGROUP), ("timestamps", wgpu::Features::TIMESTAMP_QUERY)];
+    let used = [
+        ("subgroups", wgpu::Features::SUBGROUP),
+        ("timestamps", wgpu::Features::TIMESTAMP_QUERY),
+        ("pipelines", wgpu::Features::PIPELINE_CACHE),
+    ];
     let allowed = used.into_iter().filter(|(name, _)| !is_disabled(name)).map(|(_, feature)| feature);
     adapter.features() & allowed.fold(wgpu::Features::empty(), |all, feature| all | feature)
 }
@@ -192,7 +208,8 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, why| lost(Failure::Lost(format!("{reason:?}: {why}"))));
         let rejected = record(&failure);
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| rejected(Failure::Rejected(e.to_string()))));
-        Ok(Self { device, queue, caps, checked: options.checked, failure })
+        let (checked, created) = (options.checked, AtomicUsize::new(0));
+        Ok(Self { device, queue, caps, checked, kept: None, created, fault: None, failure })
     }
 
     /// What the adapter is and can do.
@@ -206,6 +223,18 @@ impl Gpu {
         self.device.destroy();
     }
 
+    /// Makes `from` in every shader `to`.
+    #[doc(hidden)]
+    pub fn plant(&mut self, from: &'static str, to: &'static str) {
+        self.fault = Some((from, to));
+    }
+
+    /// Buffers, bind groups, pipelines and query sets made so far.
+    #[doc(hidden)]
+    pub fn created(&self) -> usize {
+        self.created.load(Ordering::Relaxed)
+    }
+
     /// The failure reported since the device was opened, if any.
     fn check(&self) -> Result<()> {
         let device = self.caps.name.clone();
@@ -216,8 +245,9 @@ impl Gpu {
         }
     }
 
-    /// Runs `f` and turns what the device says against it into an error.
+    /// Runs `f`, which creates something, and turns what the device says against it into an error.
     fn scoped<T>(&self, what: &str, bytes: u64, f: impl FnOnce() -> T) -> Result<T> {
+        self.created.fetch_add(1, Ordering::Relaxed);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let value = f();

@@ -25,6 +25,7 @@ pub use rope_store::{Pairs, Rope};
 
 use crate::kernel::{Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Tensor, Tile};
+use crate::program::Dispatch;
 
 /// Every kernel, for the tests that check all of them.
 pub static ALL: &[&Kernel] = &[
@@ -44,6 +45,11 @@ pub static ALL: &[&Kernel] = &[
     &softcap::SOFTCAP,
     &sample::SAMPLE,
 ];
+
+/// Whether a dispatch is of a kernel that runs as the [`Tile`] says.
+pub(crate) fn is_tiled(d: &Dispatch) -> bool {
+    d.spec.includes(LINEAR_WGSL)
+}
 
 /// Shapes of an attention layer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

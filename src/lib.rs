@@ -15,6 +15,7 @@
 
 pub mod attention;
 pub mod bench;
+mod cache;
 pub mod chat;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -290,6 +290,13 @@ impl Tile {
     pub const HARDWARE: Tile = Tile { lanes: 64, rows: 2, tokens: 4, broadcast: false };
 }
 
+impl std::fmt::Display for Tile {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let subgroups = if self.broadcast { ", subgroups" } else { "" };
+        write!(f, "linears of {} lanes × {} rows{subgroups}", self.lanes, self.rows)
+    }
+}
+
 /// All tensors of a loaded model.
 #[derive(Debug)]
 pub struct Memory {

@@ -20,7 +20,7 @@ use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::{mib, note, one_line, print};
 use crate::bench::{self, Peaks, Shape};
-use crate::engine::{Engine, Profiled};
+use crate::engine::{Engine, Profiled, tile};
 use crate::error::{Error, Result};
 use crate::gpu::Kind;
 use crate::models::Config;
@@ -75,6 +75,9 @@ enum Output {
 /// How long a kernel is timed.
 const ON_GPU: Duration = Duration::from_millis(500);
 const ON_SOFTWARE: Duration = Duration::from_millis(200);
+
+/// Steps of which the host's share is timed.
+const HOST_STEPS: usize = 25;
 
 pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some([a, b]) = options.compare.as_deref() {
@@ -154,7 +157,7 @@ fn run_model(options: &Options) -> Result<Report> {
     }
     let _stoppable = Stoppable::new();
     let peaks = engine.gpu().map(Peaks::measure).transpose()?;
-    let mut report = Report::new(Device::of(engine.gpu().map(|gpu| gpu.caps())), peaks);
+    let mut report = Report::new(Device::of(engine.gpu().map(|gpu| gpu.caps()), engine.tile()), peaks);
     report.model = Some(Model::of(&weights, engine.config()));
     report.settings = Some(Settings::of(engine.capacity()));
     drop(weights);
@@ -223,11 +226,19 @@ fn prefill(engine: &mut Engine, session: &mut Session) -> Result<()> {
 }
 
 /// Rows of the kernels of the test's first step, whose tokens are pending.
-fn profile(engine: &mut Engine, session: Session, test: Test, peaks: Option<&Peaks>) -> Result<Vec<Row>> {
+fn profile(engine: &mut Engine, mut session: Session, test: Test, peaks: Option<&Peaks>) -> Result<Vec<Row>> {
     let n = session.pending().len().min(engine.capacity().tokens);
     let step = if test.depth > 0 { format!("step of {n} @ d{}", test.depth) } else { format!("step of {n}") };
     note(format_args!("{step}: kernels"));
     let budget = engine.gpu().map_or(Duration::ZERO, |gpu| budget(gpu.caps().kind));
+    if test.drawn > 0 && engine.gpu().is_some() {
+        let mut seconds = engine.host_seconds(&mut session, HOST_STEPS)?;
+        seconds.sort_by(f64::total_cmp);
+        let [least, median] = [seconds[0], seconds[HOST_STEPS / 2]].map(|seconds| 1e3 * seconds);
+        note(format_args!(
+            "{step}: the host takes {median:.2} ms ({least:.2} at least) to write, encode and submit it"
+        ));
+    }
     let kernels = engine.profile(session, budget)?;
     let row = |kernel: Profiled| {
         let name = format!("{step}: {}", kernel.label);
@@ -241,19 +252,18 @@ fn budget(kind: Kind) -> Duration {
 }
 
 fn time_kernels(options: &Options, kernels: &[String]) -> Result<Report> {
+    let named = options.shapes.iter().map(|name| Shape::named(name)).collect::<Result<Vec<_>>>()?;
     let gpu = options.engine.gpu()?;
-    let software = gpu.caps().kind == Kind::Software;
-    let names = match options.shapes.as_slice() {
-        [] if software => vec!["1b"],
-        [] => bench::SHAPES.iter().map(|shape| shape.name).collect(),
-        names => names.iter().map(String::as_str).collect(),
+    let shapes = match named.as_slice() {
+        [] if gpu.caps().kind == Kind::Software => vec![Shape::named("1b")?],
+        [] => bench::SHAPES.iter().collect(),
+        _ => named,
     };
-    let shapes = names.into_iter().map(Shape::named).collect::<Result<Vec<_>>>()?;
     note(format_args!("device  {}", one_line(&gpu.caps().to_string())));
     let cases: Vec<_> = shapes.iter().map(|shape| bench::cases(&gpu, shape, kernels)).collect::<Result<_>>()?;
     let _stoppable = Stoppable::new();
     let peaks = Peaks::measure(&gpu)?;
-    let mut report = Report::new(Device::of(Some(gpu.caps())), Some(peaks));
+    let mut report = Report::new(Device::of(Some(gpu.caps()), tile(Some(gpu.caps()))), Some(peaks));
     for case in cases.into_iter().flatten() {
         if interrupted() {
             break;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::interrupt::{Stoppable, interrupted};
-use super::output::{bar_of_bytes, mib, note, one_line};
-use crate::engine::{Backend, Engine, EngineOptions};
+use super::output::{bar, bar_of_bytes, mib, note, one_line};
+use crate::engine::{Backend, Engine, EngineOptions, Loading};
 use crate::error::{Error, Result};
 use crate::fetch::{self, Packaged, Progress};
 use crate::format::{Q4_0, Q4_K, Q8_0};
@@ -149,6 +149,9 @@ pub struct EngineArgs {
     /// Most bytes of the model on the device, such as 800M or 6G; without it what is available, where the system tells
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory_limit: Option<usize>,
+    /// Do not time variants of kernels on the first use of a device and model, which takes up to 3 s
+    #[arg(long)]
+    no_tune: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -230,7 +233,14 @@ impl EngineArgs {
 
     fn on_gpu(&self, on_cpu: &EngineOptions) -> EngineOptions {
         let batch = self.batch_size.unwrap_or(128);
-        EngineOptions { backend: Backend::Gpu(self.device_options()), batch, ..on_cpu.clone() }
+        EngineOptions {
+            backend: Backend::Gpu(self.device_options()),
+            batch,
+            tune: !self.no_tune,
+            // Without a folder everything is done again.
+            cache: fetch::cache_folder().ok(),
+            ..on_cpu.clone()
+        }
     }
 
     fn device_options(&self) -> DeviceOptions {
@@ -257,10 +267,16 @@ impl EngineArgs {
 }
 
 fn load_on(weights: &Weights, options: &EngineOptions) -> Result<Engine> {
-    let bar = bar_of_bytes();
-    let engine = Engine::load(weights, options, |done, total| {
-        bar.set_message("loading");
-        bar.set_length(total as u64);
+    let bar = bar("{msg} {wide_bar} {pos} of {len}");
+    let engine = Engine::load(weights, options, |loading| {
+        let (now, done, all) = match loading {
+            Loading::Tuning(done, all) => ("trying variants of kernels", done, all),
+            Loading::Compiling(done, all) => ("compiling shaders", done, all),
+            Loading::Uploading(done, all) => ("loading MiB", mib(done), mib(all)),
+            Loading::Dropping(what) => return bar.suspend(|| note(format_args!("warning: {}", one_line(&what)))),
+        };
+        bar.set_message(now);
+        bar.set_length(all as u64);
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
@@ -272,7 +288,8 @@ pub fn describe(weights: &Weights, engine: &Engine, warnings: &[String]) {
     let m = weights.metadata();
     let name = m.string("general.name").map(one_line).unwrap_or_default();
     let (c, plan) = (engine.config(), engine.plan());
-    note(format_args!("device  {}", engine.device()));
+    let tile = engine.gpu().map(|_| format!("; {}", engine.tile())).unwrap_or_default();
+    note(format_args!("device  {}{tile}", one_line(&engine.device())));
     note(format_args!(
         "model   {name} ({}, {} layers, {} MiB): {}",
         c.architecture,

@@ -115,8 +115,8 @@ impl Engine {
     pub(super) fn ids(&mut self, step: Launched) -> Result<Vec<u32>> {
         match (&mut self.device, step) {
             (Device::Gpu(on), Launched::Gpu(mode, running)) => {
-                let OnGpu { gpu, buffers, prefill, decode } = &mut **on;
-                gpu.finish(buffers, if mode == Mode::Decode { decode } else { prefill }, running)
+                let OnGpu { gpu, prefill, decode, .. } = &mut **on;
+                gpu.finish(if mode == Mode::Decode { decode } else { prefill }, running)
             }
             (Device::Cpu { host }, Launched::Cpu(n)) => Ok(host[self.io.ids.0].u32()[..n].to_vec()),
             _ => unreachable!("a step ends where it was begun"),

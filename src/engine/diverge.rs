@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use half::f16;
 
-use super::{Backend, Device, Engine, EngineOptions, Inputs};
+use super::{Backend, Device, Engine, EngineOptions, Inputs, Recorded, expect_fits};
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, Gpu};
 use crate::memory::{Element, Host, Tensor, TensorDesc, stride};
@@ -59,7 +59,8 @@ impl Diverge {
             return Err(Error::request("device", "a GPU to compare with the CPU", "the CPU"));
         };
         let gpu = Gpu::new(device)?;
-        let engine = Engine::load_on(weights, options, None, Some(gpu.caps()), |_, _| {})?;
+        expect_fits(weights, options, Some(gpu.caps()))?;
+        let engine = Engine::load_on_cpu(Recorded::new(weights, options, Some(gpu.caps()))?)?;
         let buffers = gpu.allocate(&engine.memory, |_, _| {})?;
         Ok(Self { engine, gpu, buffers })
     }

@@ -37,6 +37,23 @@ impl Engine {
         program.dispatches.iter().map(move |d| d.cost(&step, &self.memory))
     }
 
+    /// Seconds that the host takes for each of `steps` steps that draw a token for `session`, besides waiting for the device: to
+    /// write their inputs, encode and submit them. The session is as before, but for its pages.
+    pub fn host_seconds(&mut self, session: &mut Session, steps: usize) -> Result<Vec<f64>> {
+        session.reopen();
+        let from = session.table.len();
+        let timed = (0..steps).map(|_| {
+            let began = Instant::now();
+            let inputs = self.inputs(&mut [session], &[1], &[1])?;
+            let launched = self.launch(&inputs)?;
+            let seconds = began.elapsed().as_secs_f64();
+            self.ids(launched)?;
+            session.table.truncate(from);
+            Ok(seconds)
+        });
+        timed.collect()
+    }
+
     /// Times the kernels of the next step of `session`, which computes its pending tokens, or as many as fit a batch; slowest
     /// first. On a device the dispatches of each kernel run together, for as long as `budget`; on the CPU all run once.
     pub fn profile(&mut self, mut session: Session, budget: Duration) -> Result<Vec<Profiled>> {

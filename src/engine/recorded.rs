@@ -57,10 +57,15 @@ impl Plan {
 impl Recorded {
     /// For an adapter with `caps`, or for the references on the CPU. Whether it fits there is not asked.
     pub fn new(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>) -> Result<Self> {
+        Self::with(weights, options, caps, tile(caps))
+    }
+
+    /// As [`new`](Self::new), with another tile.
+    pub(super) fn with(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>, tile: Tile) -> Result<Self> {
         let config = Config::read(weights)?;
         let capacity = capacity(&config, options, caps);
         check(&capacity, &config)?;
-        let (memory, io, model) = declare(weights, &config, capacity, tile(caps))?;
+        let (memory, io, model) = declare(weights, &config, capacity, tile)?;
         let record = |mode| {
             let mut r = Recorder::new(&memory, mode);
             model.record(&io, &mut r);

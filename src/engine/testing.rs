@@ -1,12 +1,24 @@
 //! What tests reach into an engine for.
 
-use super::{Device, Engine};
+use super::{Device, Engine, EngineOptions, Loading};
 use crate::error::Result;
+use crate::gpu::Gpu;
 use crate::kv::{PAGE, PagePool};
 use crate::memory::stride;
+use crate::weights::Weights;
 
 #[doc(hidden)]
 impl Engine {
+    /// As [`load`](Self::load), on a device with a fault planted, perhaps.
+    pub fn load_on_gpu(
+        gpu: Gpu,
+        weights: &Weights,
+        options: &EngineOptions,
+        progress: impl FnMut(Loading) + Send,
+    ) -> Result<Self> {
+        Self::load_on(gpu, weights, options, progress)
+    }
+
     /// Hands out pages from the end of `free`, which names each once. Sessions made before keep the old pool: there must
     /// be none.
     pub fn order_pages(&mut self, free: Vec<u32>) {

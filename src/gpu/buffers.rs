@@ -16,8 +16,6 @@ use crate::memory::{Host, Memory, Tensor, WeightStack};
 pub struct Buffers {
     pub(super) tensors: Vec<wgpu::Buffer>,
     pub(super) step: wgpu::Buffer,
-    /// Read-back memory that nothing uses now.
-    pub(super) staging: Vec<wgpu::Buffer>,
 }
 
 /// Answers when the device has mapped a buffer.
@@ -50,7 +48,7 @@ impl Gpu {
         let step = self.buffer("step", size_of::<Step>(), step_usage)?;
         let tensors =
             memory.tensors.iter().map(|t| self.buffer(&t.name, t.bytes().max(4), usage)).collect::<Result<_>>()?;
-        let buffers = Buffers { tensors, step, staging: Vec::new() };
+        let buffers = Buffers { tensors, step };
         let mut upload = Upload { gpu: self, staging: VecDeque::new() };
         for (i, desc) in memory.tensors.iter().enumerate() {
             match &desc.init {
@@ -122,10 +120,15 @@ impl Gpu {
     }
 
     /// The first `bytes` of what was mapped; the submission that wrote it has ended.
-    pub(super) fn mapped(&self, staging: &wgpu::Buffer, bytes: usize, mapped: Mapped) -> Result<Vec<u8>> {
+    pub(super) fn mapped<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
+        &self,
+        staging: &wgpu::Buffer,
+        bytes: usize,
+        mapped: Mapped,
+    ) -> Result<Vec<T>> {
         self.expect_mapped(mapped)?;
         let view = staging.get_mapped_range(..bytes as u64).map_err(|e| self.lost(e))?;
-        Ok(view[..bytes].to_vec())
+        Ok(bytemuck::pod_collect_to_vec(&view[..bytes]))
     }
 
     /// Waits for a mapping after the last use of its buffer.

@@ -1,24 +1,24 @@
 //! Programs with their pipelines and bind groups created: what is replayed on every step.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
-
-use rayon::prelude::*;
+use std::ops::Range;
+use std::time::Instant;
 
 use super::buffers::{Mapped, map};
+use super::governor::Governor;
+use super::pipelines::Pipelines;
+use super::timing::{Clock, TICKS};
 use super::{Buffers, Gpu};
 use crate::error::{Error, Result};
-use crate::kernel::{Access, Extent, Kernel, Spec, Step};
+use crate::kernel::{Access, Extent, Step};
 use crate::memory::Tensor;
 use crate::program::Program;
 
 /// A program ready to run any number of times.
 pub struct Prepared {
     pub(super) dispatches: Vec<Ready>,
-    /// Most dispatches of one submission: starts low, and the governor sets it from measured time.
-    pub(super) per_submission: usize,
-    /// The longest submission of the last run but for its last.
-    slowest: Duration,
+    pub(super) governor: Governor,
+    /// Those that nothing uses now.
+    read_backs: Vec<ReadBack>,
     /// When the last run was over.
     over: Option<Instant>,
 }
@@ -29,34 +29,40 @@ pub(super) struct Ready {
     groups: [Extent; 3],
 }
 
-/// Drivers reset a device whose submission runs for seconds: 2 s on the strictest.
-const SUBMISSION: Duration = Duration::from_millis(250);
+impl Ready {
+    pub(super) fn workgroups(&self, step: &Step) -> u64 {
+        self.groups.iter().map(|extent| u64::from(extent.groups(step))).product()
+    }
+}
 
-/// A pipeline is a value: equal keys share it.
-type Key<'a> = (&'static str, &'a Spec);
+/// Where a submission leaves bytes for the host: the clock's ticks when it began and ended, and behind them part of a tensor.
+struct ReadBack {
+    buffer: wgpu::Buffer,
+    clock: Option<Clock>,
+}
+
+/// What was launched and is not yet over.
+pub struct Running {
+    submission: wgpu::SubmissionIndex,
+    read_back: ReadBack,
+    /// Of a tensor.
+    bytes: usize,
+    mapped: Mapped,
+    began: Instant,
+    workgroups: u64,
+}
 
 impl Gpu {
-    /// Creates the pipelines (each once, in parallel) and bind groups of `programs`.
+    /// Pipelines and bind groups of `programs`.
     pub fn prepare(&self, buffers: &Buffers, programs: &[&Program]) -> Result<Vec<Prepared>> {
-        let mut wanted: HashMap<Key, &'static Kernel> = HashMap::new();
-        for d in programs.iter().flat_map(|p| &p.dispatches) {
-            wanted.insert((d.kernel.name, &d.spec), d.kernel);
-        }
-        let pipelines = wanted
-            .into_par_iter()
-            .map(|(key, kernel)| Ok((key, self.pipeline(kernel, key.1)?)))
-            .collect::<Result<HashMap<_, _>>>()?;
-        programs.iter().map(|p| self.bind(buffers, p, &pipelines)).collect()
+        let pipelines = self.compile(programs, |_, _| ())?;
+        programs.iter().map(|program| self.bind(buffers, program, &pipelines)).collect()
     }
 
-    fn bind(
-        &self,
-        buffers: &Buffers,
-        program: &Program,
-        pipelines: &HashMap<Key, (wgpu::ComputePipeline, wgpu::BindGroupLayout)>,
-    ) -> Result<Prepared> {
+    /// The bind groups of a program, of which `pipelines` are the pipelines.
+    pub fn bind(&self, buffers: &Buffers, program: &Program, pipelines: &Pipelines) -> Result<Prepared> {
         let dispatches = program.dispatches.iter().map(|d| {
-            let (pipeline, layout) = &pipelines[&(d.kernel.name, &d.spec)];
+            let (pipeline, layout) = &pipelines.0[&(d.kernel.name, &d.spec)];
             let mut tensors = d.tensors.iter();
             let buffer = |access: &Access| match access {
                 Access::Step => &buffers.step,
@@ -71,135 +77,105 @@ impl Gpu {
             Ok(Ready { pipeline: pipeline.clone(), bindings, groups: d.groups })
         });
         let dispatches = dispatches.collect::<Result<Vec<_>>>()?;
-        Ok(Prepared { dispatches, per_submission: 16, slowest: Duration::ZERO, over: None })
-    }
-
-    fn pipeline(&self, kernel: &Kernel, spec: &Spec) -> Result<(wgpu::ComputePipeline, wgpu::BindGroupLayout)> {
-        self.scoped(kernel.name, 0, || {
-            let source = wgpu::ShaderSource::Wgsl(kernel.wgsl(spec).into());
-            let desc = wgpu::ShaderModuleDescriptor { label: Some(kernel.name), source };
-            let module = match self.checked {
-                true => self.device.create_shader_module(desc),
-                // SAFETY: the same module has run with checks in the tests; indices come from checked host inputs.
-                false => unsafe {
-                    self.device.create_shader_module_trusted(desc, wgpu::ShaderRuntimeChecks::unchecked())
-                },
-            };
-            let entry = |(i, (_, access)): (usize, &(&str, Access))| {
-                let ty = match access {
-                    Access::Step => wgpu::BufferBindingType::Uniform,
-                    Access::Read => wgpu::BufferBindingType::Storage { read_only: true },
-                    Access::ReadWrite => wgpu::BufferBindingType::Storage { read_only: false },
-                };
-                wgpu::BindGroupLayoutEntry {
-                    binding: i as u32,
-                    visibility: wgpu::ShaderStages::COMPUTE,
-                    ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
-                    count: None,
-                }
-            };
-            let entries: Vec<_> = kernel.bindings.iter().enumerate().map(entry).collect();
-            let desc = wgpu::BindGroupLayoutDescriptor { label: Some(kernel.name), entries: &entries };
-            let layout = self.device.create_bind_group_layout(&desc);
-            let desc = wgpu::PipelineLayoutDescriptor {
-                label: Some(kernel.name),
-                bind_group_layouts: &[Some(&layout)],
-                immediate_size: 0,
-            };
-            let pipeline_layout = self.device.create_pipeline_layout(&desc);
-            let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                label: Some(kernel.name),
-                layout: Some(&pipeline_layout),
-                module: &module,
-                entry_point: Some("main"),
-                // Zero-initialisation is slow on some drivers and wrong on others: kernels write before they read.
-                compilation_options: wgpu::PipelineCompilationOptions {
-                    zero_initialize_workgroup_memory: false,
-                    ..Default::default()
-                },
-                cache: None,
-            });
-            (pipeline, layout)
-        })
+        Ok(Prepared { dispatches, governor: Governor::default(), read_backs: Vec::new(), over: None })
     }
 
     /// Runs every dispatch of `prepared` for `step` and waits.
     pub fn run(&self, buffers: &Buffers, prepared: &mut Prepared, step: &Step) -> Result<()> {
-        let began = Instant::now();
-        let submission = self.submit(buffers, prepared, step, |_| ())?;
-        self.wait(submission)?;
-        prepared.govern(began.elapsed());
-        Ok(())
+        let last = self.begin(buffers, prepared, step, None)?;
+        self.finish(prepared, last).map(drop)
     }
 
-    /// Begins to run `prepared` for `step`, and to read back the first `bytes` of `t` afterwards.
+    /// Begins to run `prepared` for `step`, and to read back the first `bytes` (a multiple of 4) of `t` afterwards.
     pub fn launch(
         &self,
-        buffers: &mut Buffers,
+        buffers: &Buffers,
         prepared: &mut Prepared,
         step: &Step,
         t: Tensor,
         bytes: usize,
     ) -> Result<Running> {
-        // A step may have no results; no device is asked for an empty range.
-        let copied = bytes.max(4);
-        let staging = match buffers.staging.pop() {
-            Some(staging) if staging.size() >= copied as u64 => staging,
-            _ => self.staging(copied)?,
-        };
-        let source = &buffers.tensors[t.0];
-        let copy = |encoder: &mut wgpu::CommandEncoder| {
-            encoder.copy_buffer_to_buffer(source, 0, &staging, 0, copied as u64);
-        };
-        let began = Instant::now();
-        let submission = self.submit(buffers, prepared, step, copy)?;
-        let mapped = map(&staging, wgpu::MapMode::Read, copied);
-        Ok(Running { submission, staging, bytes, mapped, began })
+        self.begin(buffers, prepared, step, Some((&buffers.tensors[t.0], bytes)))
     }
 
     /// Waits for the end of what was launched and returns what was read back.
-    pub fn finish(&self, buffers: &mut Buffers, prepared: &mut Prepared, running: Running) -> Result<Vec<u32>> {
-        let Running { submission, staging, bytes, mapped, began } = running;
+    pub fn finish(&self, prepared: &mut Prepared, running: Running) -> Result<Vec<u32>> {
+        let Running { submission, read_back, bytes, mapped, began, workgroups } = running;
         self.wait(submission)?;
-        let mut result = self.mapped(&staging, bytes.max(4), mapped)?;
-        result.truncate(bytes);
-        // Steps run one after the other: this one since the one before was over.
-        prepared.govern(prepared.over.map_or(began, |over| began.max(over)).elapsed());
+        let found: Vec<u32> = self.mapped(&read_back.buffer, TICKS + bytes, mapped)?;
+        let (ticks, words) = found.split_at(TICKS / 4);
+        let time = match read_back.clock {
+            Some(_) => self.between(bytemuck::pod_read_unaligned(bytemuck::cast_slice(ticks))),
+            // Submissions run one after the other: this one since the one before was over.
+            None => prepared.over.map_or(began, |over| began.max(over)).elapsed(),
+        };
+        prepared.governor.learn(workgroups, time);
         prepared.over = Some(Instant::now());
-        staging.unmap();
-        buffers.staging.push(staging);
-        Ok(bytemuck::pod_collect_to_vec(&result))
+        read_back.buffer.unmap();
+        prepared.read_backs.push(read_back);
+        Ok(words.to_vec())
     }
 
-    /// Submits `prepared` for `step`, in pieces that the governor allows, and `then` behind the last, which is not waited for.
-    fn submit(
+    /// Submits `prepared` for `step` in pieces that the governor allows, and waits for all but the last, behind which `wanted` is
+    /// read back.
+    fn begin(
         &self,
         buffers: &Buffers,
         prepared: &mut Prepared,
         step: &Step,
-        then: impl FnOnce(&mut wgpu::CommandEncoder),
-    ) -> Result<wgpu::SubmissionIndex> {
+        wanted: Option<(&wgpu::Buffer, usize)>,
+    ) -> Result<Running> {
         self.queue.write_buffer(&buffers.step, 0, bytemuck::bytes_of(step));
-        let mut then = Some(then);
-        let mut pieces = prepared.dispatches.chunks(prepared.per_submission).peekable();
-        let mut slowest = Duration::ZERO;
-        while let Some(dispatches) = pieces.next() {
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            self.encode(dispatches, step, &mut pass)?;
-            drop(pass);
-            if pieces.peek().is_none() {
-                if let Some(then) = then.take() {
-                    then(&mut encoder);
-                }
-                prepared.slowest = slowest;
-                return Ok(self.queue.submit([encoder.finish()]));
+        let mut first = 0;
+        loop {
+            let (taken, workgroups) = prepared.next(first, step);
+            let piece = first..first + taken;
+            first += taken;
+            let is_last = first == prepared.dispatches.len();
+            let running = self.submit(prepared, piece, workgroups, step, wanted.filter(|_| is_last))?;
+            if is_last {
+                return Ok(running);
             }
-            let began = Instant::now();
-            self.wait(self.queue.submit([encoder.finish()]))?;
-            slowest = slowest.max(began.elapsed());
+            self.finish(prepared, running)?;
         }
-        Ok(self.queue.submit([]))
+    }
+
+    fn submit(
+        &self,
+        prepared: &mut Prepared,
+        piece: Range<usize>,
+        workgroups: u64,
+        step: &Step,
+        wanted: Option<(&wgpu::Buffer, usize)>,
+    ) -> Result<Running> {
+        let bytes = wanted.map_or(0, |(_, bytes)| bytes);
+        let read_back = match prepared.read_backs.pop() {
+            Some(read_back) if read_back.buffer.size() >= (TICKS + bytes) as u64 => read_back,
+            // Room for the results of other steps, too.
+            _ => self.read_back((TICKS + bytes).next_power_of_two().max(256))?,
+        };
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let timestamp_writes = read_back.clock.as_ref().map(Clock::writes);
+        let desc = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+        let mut pass = encoder.begin_compute_pass(&desc);
+        self.encode(&prepared.dispatches[piece], step, &mut pass)?;
+        drop(pass);
+        if let Some(clock) = &read_back.clock {
+            clock.resolve(&mut encoder, &read_back.buffer);
+        }
+        // A step may have no results; no device is asked for an empty range.
+        if let Some((source, bytes)) = wanted.filter(|(_, bytes)| *bytes > 0) {
+            encoder.copy_buffer_to_buffer(source, 0, &read_back.buffer, TICKS as u64, bytes as u64);
+        }
+        let began = Instant::now();
+        let submission = self.queue.submit([encoder.finish()]);
+        let mapped = map(&read_back.buffer, wgpu::MapMode::Read, TICKS + bytes);
+        Ok(Running { submission, read_back, bytes, mapped, began, workgroups })
+    }
+
+    fn read_back(&self, bytes: usize) -> Result<ReadBack> {
+        let clock = if self.caps.timestamps { Some(self.clock()?) } else { None };
+        Ok(ReadBack { buffer: self.staging(bytes)?, clock })
     }
 
     pub(super) fn encode(&self, dispatches: &[Ready], step: &Step, pass: &mut wgpu::ComputePass) -> Result<()> {
@@ -217,23 +193,9 @@ impl Gpu {
     }
 }
 
-/// What was launched and is not yet over.
-pub struct Running {
-    submission: wgpu::SubmissionIndex,
-    staging: wgpu::Buffer,
-    bytes: usize,
-    mapped: Mapped,
-    began: Instant,
-}
-
 impl Prepared {
-    /// Halves the submissions when one ran too long, doubles them when all were far below; `last` is the time of the last.
-    fn govern(&mut self, last: Duration) {
-        let slowest = self.slowest.max(last);
-        if slowest > SUBMISSION {
-            self.per_submission = (self.per_submission / 2).max(1);
-        } else if slowest < SUBMISSION / 3 {
-            self.per_submission = (self.per_submission * 2).min(self.dispatches.len()).max(1);
-        }
+    /// How many dispatches from `first` on one submission may hold in `step`, and their workgroups.
+    pub(super) fn next(&self, first: usize, step: &Step) -> (usize, u64) {
+        self.governor.take(self.dispatches[first..].iter().map(|d| d.workgroups(step)))
     }
 }

@@ -46,38 +46,44 @@ impl Gpu {
         self.queue.write_buffer(&buffers.step, 0, bytemuck::bytes_of(step));
         // What the write costs is over before the clock starts.
         self.wait(self.queue.submit([]))?;
-        prepared.dispatches.chunks(prepared.per_submission).try_fold(Duration::ZERO, |total, dispatches| {
+        let (mut first, mut total) = (0, Duration::ZERO);
+        while first < prepared.dispatches.len() {
+            let (taken, _) = prepared.next(first, step);
+            let dispatches = &prepared.dispatches[first..first + taken];
+            first += taken;
             let encode =
                 |pass: &mut wgpu::ComputePass| (0..times).try_for_each(|_| self.encode(dispatches, step, pass));
-            let time = if self.caps.timestamps { self.on_device(encode)? } else { self.on_host(encode)? };
-            Ok(total + time)
-        })
+            total += if self.caps.timestamps { self.on_device(encode)? } else { self.on_host(encode)? };
+        }
+        Ok(total)
     }
 
     /// By the device's clock.
     fn on_device(&self, encode: impl FnOnce(&mut wgpu::ComputePass) -> Result<()>) -> Result<Duration> {
-        const BYTES: u64 = 2 * wgpu::QUERY_SIZE as u64;
-        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
-        let resolved = self.buffer("timestamps", BYTES as usize, usage)?;
-        let staging = self.staging(BYTES as usize)?;
-        let desc = wgpu::QuerySetDescriptor { label: None, ty: wgpu::QueryType::Timestamp, count: 2 };
-        let query_set = self.scoped("timestamps", BYTES, || self.device.create_query_set(&desc))?;
-        let writes = wgpu::ComputePassTimestampWrites {
-            query_set: &query_set,
-            beginning_of_pass_write_index: Some(0),
-            end_of_pass_write_index: Some(1),
-        };
+        let (clock, staging) = (self.clock()?, self.staging(TICKS)?);
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        let desc = wgpu::ComputePassDescriptor { label: None, timestamp_writes: Some(writes) };
+        let desc = wgpu::ComputePassDescriptor { label: None, timestamp_writes: Some(clock.writes()) };
         encode(&mut encoder.begin_compute_pass(&desc))?;
-        encoder.resolve_query_set(&query_set, 0..2, &resolved, 0);
-        encoder.copy_buffer_to_buffer(&resolved, 0, &staging, 0, BYTES);
+        clock.resolve(&mut encoder, &staging);
         let submission = self.queue.submit([encoder.finish()]);
-        let mapped = map(&staging, wgpu::MapMode::Read, BYTES as usize);
+        let mapped = map(&staging, wgpu::MapMode::Read, TICKS);
         self.wait(submission)?;
-        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&self.mapped(&staging, BYTES as usize, mapped)?);
-        let nanoseconds = ticks[1].saturating_sub(ticks[0]) as f64 * f64::from(self.queue.get_timestamp_period());
-        Ok(Duration::from_nanos(nanoseconds as u64))
+        let ticks: Vec<u64> = self.mapped(&staging, TICKS, mapped)?;
+        Ok(self.between([ticks[0], ticks[1]]))
+    }
+
+    pub(super) fn clock(&self) -> Result<Clock> {
+        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
+        let ticks = self.buffer("timestamps", TICKS, usage)?;
+        let desc = wgpu::QuerySetDescriptor { label: None, ty: wgpu::QueryType::Timestamp, count: 2 };
+        let queries = self.scoped("timestamps", TICKS as u64, || self.device.create_query_set(&desc))?;
+        Ok(Clock { queries, ticks })
+    }
+
+    /// Time between two readings of the clock.
+    pub(super) fn between(&self, [began, ended]: [u64; 2]) -> Duration {
+        let nanoseconds = ended.saturating_sub(began) as f64 * f64::from(self.queue.get_timestamp_period());
+        Duration::from_nanos(nanoseconds as u64)
     }
 
     /// By the host's clock, less what an empty submission takes.
@@ -93,5 +99,30 @@ impl Gpu {
         let began = Instant::now();
         self.wait(self.queue.submit([commands]))?;
         Ok(began.elapsed())
+    }
+}
+
+/// Reads the device's clock where a pass begins and where it ends.
+pub(super) struct Clock {
+    queries: wgpu::QuerySet,
+    ticks: wgpu::Buffer,
+}
+
+/// Bytes of the two readings.
+pub(super) const TICKS: usize = 2 * wgpu::QUERY_SIZE as usize;
+
+impl Clock {
+    pub(super) fn writes(&self) -> wgpu::ComputePassTimestampWrites<'_> {
+        wgpu::ComputePassTimestampWrites {
+            query_set: &self.queries,
+            beginning_of_pass_write_index: Some(0),
+            end_of_pass_write_index: Some(1),
+        }
+    }
+
+    /// Leaves the readings at the start of `to`.
+    pub(super) fn resolve(&self, encoder: &mut wgpu::CommandEncoder, to: &wgpu::Buffer) {
+        encoder.resolve_query_set(&self.queries, 0..2, &self.ticks, 0);
+        encoder.copy_buffer_to_buffer(&self.ticks, 0, to, 0, TICKS as u64);
     }
 }

@@ -12,11 +12,10 @@ use serde_json::json;
 use crate::bench::Peaks;
 use crate::cli::model::tensor_bytes;
 use crate::cli::output::one_line;
-use crate::engine::tile;
 use crate::error::{Error, Result};
 use crate::gpu::Caps;
 use crate::kernel::Cost;
-use crate::memory::{Capacity, Element};
+use crate::memory::{Capacity, Element, Tile};
 use crate::models::Config;
 use crate::weights::Weights;
 
@@ -51,6 +50,9 @@ pub struct Device {
     kind: String,
     /// What the kernels use beyond what every WebGPU device has.
     tiers: Vec<String>,
+    /// How linears are tiled; reports of old have none.
+    #[serde(default)]
+    tile: String,
     /// Whether kernels are timed by the device's clock.
     timestamps: bool,
 }
@@ -93,18 +95,19 @@ pub struct Row {
 
 impl Device {
     /// Of an adapter, or the CPU interpreter.
-    pub fn of(caps: Option<&Caps>) -> Self {
+    pub fn of(caps: Option<&Caps>, tile: Tile) -> Self {
         let Some(caps) = caps else {
             let name = "CPU interpreter".into();
             let (driver, backend, kind) = (String::new(), "cpu".into(), "software".into());
-            return Self { name, driver, backend, kind, tiers: Vec::new(), timestamps: false };
+            return Self { name, driver, backend, kind, tiers: Vec::new(), tile: String::new(), timestamps: false };
         };
         Self {
             name: one_line(&caps.name),
             driver: one_line(&caps.driver),
             backend: caps.backend.clone(),
             kind: caps.kind.to_string(),
-            tiers: tile(Some(caps)).broadcast.then(|| "subgroups".into()).into_iter().collect(),
+            tiers: tile.broadcast.then(|| "subgroups".into()).into_iter().collect(),
+            tile: tile.to_string(),
             timestamps: caps.timestamps,
         }
     }
@@ -371,12 +374,15 @@ impl Report {
 
     /// What was measured where.
     fn footer(&self) -> String {
-        let Device { name, driver, backend, kind, tiers, timestamps } = &self.device;
+        let Device { name, driver, backend, kind, tiers, tile, timestamps } = &self.device;
         let mut out = format!("farpast {}: {name} ({kind}, {backend}", self.farpast);
         if !driver.is_empty() {
             out += &format!(", {driver}");
         }
         out += &format!("); tiers: {}", if tiers.is_empty() { "plain".into() } else { tiers.join(", ") });
+        if !tile.is_empty() {
+            out += &format!("; {}", one_line(tile));
+        }
         if let Some(Peaks { bytes, flops }) = self.peaks {
             let clock = if *timestamps { "the device's" } else { "the host's" };
             out += &format!("; copy {:.2} GB/s, FMA {:.2} GFLOP/s, by {clock} clock", bytes / 1e9, flops / 1e9);
