@@ -7,7 +7,7 @@ fn planted_faults_are_caught() {
     catches(
         "attention_merge",
         &[
-            ("b * PAGES", "b * (PAGES - 1u)"),
+            ("b * RUNS", "b * (RUNS - 1u)"),
             ("sum != 0.0", "sum >= 0.0"),
             ("part.x - new_top", "new_top - part.x"),
             ("sequence.z * H + h", "b * H"),

@@ -70,6 +70,7 @@ pub enum Case {
     /// A ragged batch.
     Attention {
         mode: Mode,
+        tile: Tile,
         dims: AttentionDims,
         kv: Element,
         sequences: &'static [Sequence],
@@ -397,14 +398,15 @@ const DECODE: &[Sequence] = &[
 const LONG_DECODE: &[Sequence] = &[Sequence(16 * 521 - 1, 1, All), Sequence(33, 1, All)];
 
 fn attention(mode: Mode, sequences: &'static [Sequence], long: Case, windows: [usize; 3]) -> Vec<Case> {
-    let case = |dims, kv, values| Case::Attention { mode, dims, kv, sequences, values, window: 0, cap: 0.0 };
+    let tile = Tile::SOFTWARE;
+    let case = |dims, kv, values| Case::Attention { mode, tile, dims, kv, sequences, values, window: 0, cap: 0.0 };
     let windowed = windows.map(|window| {
         let (dims, kv, values) = (dims(6, 2, 8), Element::F32, Values::Unit);
-        Case::Attention { mode, dims, kv, sequences, values, window, cap: 0.0 }
+        Case::Attention { mode, tile, dims, kv, sequences, values, window, cap: 0.0 }
     });
     let capped = [(0.7, Values::Unit), (40.0, Values::Unit), (3.0, Values::Peaked)].map(|(cap, values)| {
         let (dims, kv) = (dims(4, 2, 16), Element::F32);
-        Case::Attention { mode, dims, kv, sequences, values, window: 0, cap }
+        Case::Attention { mode, tile, dims, kv, sequences, values, window: 0, cap }
     });
     let others = [
         case(dims(6, 2, 8), Element::F32, Values::Unit),
@@ -415,19 +417,27 @@ fn attention(mode: Mode, sequences: &'static [Sequence], long: Case, windows: [u
         case(dims(5, 5, 80), Element::F32, Values::LargePositive),
         case(dims(8, 2, 96), Element::F16, Values::Unit),
         case(dims(14, 2, 128), Element::F16, Values::Unit),
+        case(dims(4, 1, 256), Element::F16, Values::Unit),
     ];
-    [&windowed[..], &capped, &others].concat()
+    // Each case in two of the three tiles.
+    let in_tile = |(i, mut case): (usize, Case), n: usize| {
+        let Case::Attention { tile, .. } = &mut case else { unreachable!() };
+        *tile = TILES_OF_LINEARS[(i + n) % 3];
+        case
+    };
+    let cases = [&windowed[..], &capped, &others].concat();
+    cases.into_iter().enumerate().flat_map(|case| [in_tile(case, 0), in_tile(case, 2)]).collect()
 }
 
 fn attention_prefill() -> Vec<Case> {
-    let (mode, dims, kv, sequences) = (Mode::Prefill, dims(6, 2, 8), Element::F16, LONG_PREFILL);
-    let long = Case::Attention { mode, dims, kv, sequences, values: Values::Unit, window: 0, cap: 0.0 };
+    let (mode, tile, dims, kv, sequences) = (Mode::Prefill, Tile::SOFTWARE, dims(6, 2, 8), Element::F16, LONG_PREFILL);
+    let long = Case::Attention { mode, tile, dims, kv, sequences, values: Values::Unit, window: 0, cap: 0.0 };
     attention(mode, PREFILL, long, [1, 16, 19])
 }
 
 fn attention_decode() -> Vec<Case> {
-    let (mode, dims, kv, sequences) = (Mode::Decode, dims(2, 1, 12), Element::F16, LONG_DECODE);
-    let long = Case::Attention { mode, dims, kv, sequences, values: Values::Unit, window: 0, cap: 0.0 };
+    let (mode, tile, dims, kv, sequences) = (Mode::Decode, Tile::SOFTWARE, dims(2, 1, 12), Element::F16, LONG_DECODE);
+    let long = Case::Attention { mode, tile, dims, kv, sequences, values: Values::Unit, window: 0, cap: 0.0 };
     attention(mode, DECODE, long, [1, 16, 37])
 }
 
@@ -593,9 +603,10 @@ impl Case {
                     r.rope_store(d, inputs, Rope { table: rope, dims: turning, pairs }, qkv, pages)
                 })
             }
-            Case::Attention { mode, dims: d, kv, sequences, values, window, cap } => {
+            Case::Attention { mode, tile, dims: d, kv, sequences, values, window, cap } => {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
+                setup.memory.tile = tile;
                 let inputs = setup.attention_inputs(d, &batch);
                 let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
                 let o = setup.memory.activation("o", Count::Tokens, d.heads * d.head_dim);
@@ -608,7 +619,7 @@ impl Case {
                 setup.rows(q, batch.tokens.len(), |_, _| random.signed(q_scale));
                 batch.fill(&mut setup, d, pages[0], |_| random.signed(k_scale));
                 batch.fill(&mut setup, d, pages[1], |_| random.value(values));
-                let name = format!("attention {mode:?} {d:?} {kv:?} {values:?} {sequences:?}");
+                let name = format!("attention {mode:?} {tile:?} {d:?} {kv:?} {values:?} {sequences:?}");
                 let scale = 1.0 / (d.head_dim as f32).sqrt();
                 let mut setup = setup.record(name, mode, vec![batch.step], |r| {
                     r.attention(d, inputs, Scores { scale, window, cap }, q, pages, o)
@@ -798,7 +809,7 @@ impl Draft {
     fn attention_inputs(&mut self, d: AttentionDims, batch: &Batch) -> AttentionInputs {
         let m = &mut self.memory;
         let capacity = m.capacity;
-        let parts = capacity.sequences * capacity.of(Count::Pages) * d.heads;
+        let parts = capacity.sequences * AttentionDims::parts(capacity.of(Count::Pages)) * d.heads;
         let inputs = AttentionInputs {
             tokens: m.input("tokens", Count::Tokens, 4),
             sequences: m.input("sequences", Count::Sequences, 4),

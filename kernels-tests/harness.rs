@@ -55,6 +55,7 @@ pub fn runs(case: &Case) -> bool {
         Case::Linear { tile, .. }
         | Case::LinearGlu { tile, .. }
         | Case::LinearRope { tile, .. }
+        | Case::Attention { tile, .. }
         | Case::Rmsnorm { tile, .. }
         | Case::OutputNorm { tile, .. } => !tile.broadcast || gpu().caps().subgroup >= 8,
         _ => true,
@@ -280,7 +281,7 @@ pub fn catches_any_fault(kernel: &str) {
 }
 
 /// Constants that only divide the work: a case may have slack.
-const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS"];
+const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS", "RUN"];
 
 /// Operator changes tried for each kernel.
 const MUTATIONS: usize = 12;

@@ -2,11 +2,12 @@
 // One invocation for each (4 dims, h, b).
 override D4: u32;  // D / 4
 override H: u32;
-override PAGES: u32;
+override RUN: u32;   // entries of a page list in one part
+override RUNS: u32;  // parts of a sequence and head, at most
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> sequences: array<vec4<u32>>;  // [B]: first list entry, entries, first token, tokens
-@group(0) @binding(2) var<storage, read> parts: array<vec4<f32>>;      // [B, PAGES, H, D4 + 1]: o, then (m, l, 0, 0)
+@group(0) @binding(2) var<storage, read> parts: array<vec4<f32>>;      // [B, RUNS, H, D4 + 1]: o, then (m, l, 0, 0)
 @group(0) @binding(3) var<storage, read_write> o: array<vec4<f32>>;    // [T, H, D4]
 
 @compute @workgroup_size(64)
@@ -19,8 +20,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     var out = vec4(0.0);
     var top = -3.4028234e38;
     var sum = 0.0;
-    for (var e = 0u; e < sequence.y; e += 1u) {
-        let at = ((b * PAGES + e) * H + h) * (D4 + 1u);
+    for (var run = 0u; run * RUN < sequence.y; run += 1u) {
+        let at = ((b * RUNS + run) * H + h) * (D4 + 1u);
         let part = parts[at + D4];
         // A part whose keys are all unseen has no weight.
         if part.y == 0.0 { continue; }

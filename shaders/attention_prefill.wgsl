@@ -1,70 +1,62 @@
 // o[t, h] = sum_s p_s v[s, g], p = softmax_s(q[t, h] . k[s, g] * SCALE), over positions s of the sequence's listed pages
 // with s <= position of t; g = h / (H / G). Online softmax (Milakov and Gimelshein 2018), one page at a time.
-// One workgroup for each (tile of 32 tokens of one sequence, HEADS query heads), one invocation for each token of it.
-override D4: u32;  // D / 4
-override H: u32;
-override G: u32;
-override HEADS: u32;  // query heads of one invocation, a divisor of H / G
-override PAGE: u32;
-override SCALE: f32;
-override CAP: f32;  // scores become CAP * tanh(score / CAP); 0: they stay
-override WINDOW: u32;  // positions that a query sees, its own the last; 0: all before
+// One workgroup for each (tile of tokens of one sequence, HEADS query heads, TOKENS tokens of the tile).
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;     // [T]: token, position, page slot, sequence
 @group(0) @binding(2) var<storage, read> sequences: array<vec4<u32>>;  // [B]: first list entry, entries, first token, tokens
 @group(0) @binding(3) var<storage, read> tiles: array<vec4<u32>>;      // [tiles]: sequence, first token, tokens
 @group(0) @binding(4) var<storage, read> pages: array<vec2<u32>>;      // page, its first position
-@group(0) @binding(5) var<storage, read> q: array<vec4<f32>>;          // [T, H, D4]
+@group(0) @binding(5) var<storage, read> queries: array<vec4<f32>>;    // [T, H, D4]
 @group(0) @binding(6) var<storage, read> k_pages: array<Kv4>;          // [pages, G, PAGE, D4]
 @group(0) @binding(7) var<storage, read> v_pages: array<Kv4>;          // [pages, G, PAGE, D4]
 @group(0) @binding(8) var<storage, read_write> o: array<vec4<f32>>;    // [T, H, D4]
 
-@compute @workgroup_size(32)
+@compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let tile = tiles[group.x];
-    if group.x >= step.n_tiles || lane >= tile.z { return; }
-    let sequence = sequences[tile.x];
-    let t = tile.y + lane;
+    if group.x >= step.n_tiles || group.z * TOKENS >= tile.z { return; }
+    let t = tile.y + group.z * TOKENS;
+    let last = min(t + TOKENS, tile.y + tile.z) - 1u;
     let head = group.y * HEADS;
-    let position = tokens[t].y;
+    let sequence = sequences[tile.x];
+    let end = sequence.x + sequence.y;
 
-    var top: array<f32, HEADS>;
-    var sum: array<f32, HEADS>;
-    for (var r = 0u; r < HEADS; r += 1u) {
-        top[r] = LOWEST;
-        sum[r] = 0.0;
+    var top: array<f32, OWN>;
+    var sum: array<f32, OWN>;
+    for (var i = 0u; i < OWN; i += 1u) {
+        top[i] = LOWEST;
+        sum[i] = 0.0;
     }
-    for (var e = sequence.x; e < sequence.x + sequence.y; e += 1u) {
-        let page = pages[e];
-        let seen = seen_keys(page.y, position);
-        if seen.x >= seen.y { continue; }
-        let base = (page.x * G + head / R) * PAGE * D4;
-        var weights = weigh((t * H + head) * D4, base, seen);
-        var started: array<bool, HEADS>;
-        var old_scale: array<f32, HEADS>;
-        var page_scale: array<f32, HEADS>;
-        for (var r = 0u; r < HEADS; r += 1u) {
-            started[r] = sum[r] != 0.0;
-            let new_top = max(top[r], weights.top[r]);
-            old_scale[r] = exp(top[r] - new_top);
-            page_scale[r] = exp(weights.top[r] - new_top);
-            top[r] = new_top;
-            sum[r] = fma(sum[r], old_scale[r], weights.sum[r] * page_scale[r]);
-        }
-        // o holds the sum so far: in registers it would make drivers compile for half a minute.
-        for (var i = 0u; i < D4; i += 1u) {
-            var out = answer(&weights, base + i, seen);
-            for (var r = 0u; r < HEADS; r += 1u) {
-                let at = (t * H + head + r) * D4 + i;
-                let old = select(vec4(0.0), o[at], started[r]);
-                o[at] = fma(old, vec4(old_scale[r]), out[r] * page_scale[r]);
+    // o holds the sum of the parts so far, which are merged as attention_merge does.
+    for (var first = sequence.x; first < end; first += RUN) {
+        var part = run_part(t, last, head, first, min(first + RUN, end), lane);
+        for (var i = 0u; i < OWN; i += 1u) {
+            let is_first = sum[i] == 0.0;
+            let is_empty = part.sum[i] == 0.0;
+            let new_top = max(top[i], part.top[i]);
+            let old_scale = exp(top[i] - new_top);
+            let part_scale = exp(part.top[i] - new_top);
+            top[i] = select(new_top, top[i], is_empty);
+            sum[i] = select(fma(sum[i], old_scale, part.sum[i] * part_scale), sum[i], is_empty);
+            let token = t + query_of(lane, i) / HEADS;
+            let row = (token * H + head + query_of(lane, i) % HEADS) * D4;
+            for (var c = 0u; c < CHUNKS; c += 1u) {
+                let dims = dims_of(lane, c);
+                if token <= last && dims < D4 && !is_empty {
+                    let old = select(o[row + dims], vec4(0.0), is_first);
+                    o[row + dims] = fma(old, vec4(old_scale), part.o[i][c] * part_scale);
+                }
             }
         }
     }
-    for (var r = 0u; r < HEADS; r += 1u) {
-        // A query that sees nothing answers 0. (From a start that is no constant: drivers would unroll the loop.)
-        let start = (t * H + head + r) * D4;
-        for (var at = start; at < start + D4; at += 1u) { o[at] = select(vec4(0.0), o[at] / sum[r], sum[r] != 0.0); }
+    for (var i = 0u; i < OWN; i += 1u) {
+        let token = t + query_of(lane, i) / HEADS;
+        let row = (token * H + head + query_of(lane, i) % HEADS) * D4;
+        for (var c = 0u; c < CHUNKS; c += 1u) {
+            let dims = dims_of(lane, c);
+            // A query that sees nothing answers 0.
+            if token <= last && dims < D4 { o[row + dims] = select(vec4(0.0), o[row + dims] / sum[i], sum[i] != 0.0); }
+        }
     }
 }

@@ -63,14 +63,31 @@ pub struct AttentionDims {
 }
 
 impl AttentionDims {
-    /// Tokens of a tile of attention_prefill: one for each invocation of a workgroup.
+    /// Tokens of a tile of attention_prefill.
     pub const TILE: usize = 32;
+    /// Pages of a part of attention_decode. The same whatever the batch, so that a sequence gets the same bits in any.
+    pub const RUN: usize = 8;
 
-    /// Query heads that one invocation of an attention kernel answers: the largest share of a group up to 8, whose scores
-    /// of a page fill 128 registers.
+    /// Parts of a sequence and head that lists `pages` pages.
+    pub fn parts(pages: usize) -> usize {
+        pages.div_ceil(Self::RUN)
+    }
+
+    /// Query heads that one workgroup of an attention kernel answers: the largest share of a group up to 8.
     fn heads_each(&self) -> usize {
         let group = self.heads / self.kv_heads;
         (1..=group.min(8)).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)
+    }
+
+    /// Tokens of a tile that one workgroup of attention_prefill answers.
+    fn tokens_each(&self, tile: Tile) -> usize {
+        let most = match tile.broadcast {
+            // Eight invocations have the answers of all queries, 4 dims each, in 192 registers.
+            true => 48 / (self.heads_each() * self.head_dim.div_ceil(32)),
+            // Each has the scores of some keys for all queries in 32 registers, which bounds workgroup memory to 12 KiB.
+            false => 32 * tile.lanes / (self.heads_each() * Self::RUN * Capacity::PAGE),
+        };
+        most.clamp(1, 8)
     }
 }
 
@@ -85,7 +102,7 @@ pub struct AttentionInputs {
     pub tiles: Tensor,
     /// Page lists of all sequences, one after the other: (page, its first position).
     pub pages: Tensor,
-    /// `[B * PAGES * H, D + 4]`: where attention_decode leaves its parts.
+    /// `[B * parts(PAGES) * H, D + 4]`: where attention_decode leaves its parts.
     pub parts: Tensor,
 }
 
@@ -145,6 +162,14 @@ fn rms_include(tile: Tile) -> &'static str {
 
 const ADD_DOT: &str = include_str!("../shaders/common/add_dot.wgsl");
 const ATTENTION: &str = include_str!("../shaders/common/attention.wgsl");
+/// The file that answers a run of pages.
+fn part_include(tile: Tile) -> &'static str {
+    match tile.broadcast {
+        true => include_str!("../shaders/common/part_broadcast.wgsl"),
+        false => include_str!("../shaders/common/part_workgroup.wgsl"),
+    }
+}
+
 const LINEAR_WGSL: &str = include_str!("../shaders/common/linear.wgsl");
 const GELU: &str = include_str!("../shaders/common/gelu.wgsl");
 const NORM_FOLD: &str = include_str!("../shaders/common/norm_fold.wgsl");

@@ -155,7 +155,8 @@ impl Io {
     pub fn declare(config: &Config, m: &mut Memory) -> Self {
         let c = m.capacity;
         let entries = c.sequences * c.of(Count::Pages);
-        let parts = entries * config.attention.heads;
+        let runs = c.sequences * AttentionDims::parts(c.of(Count::Pages));
+        let parts = runs * config.attention.heads;
         Self {
             attention: AttentionInputs {
                 tokens: m.input("tokens", Count::Tokens, 4),

@@ -1,4 +1,15 @@
-// What attention_prefill and attention_decode share, so that both give the same bits.
+// What attention_prefill and attention_decode share. The keys of a sequence are taken in runs of RUN entries of its page list: each run makes a
+// part of its own, from its pages in order, and the parts are merged in order. So the bits of an answer depend on the list alone.
+override D4: u32;  // D / 4
+override H: u32;
+override G: u32;
+override HEADS: u32;  // query heads of one workgroup, a divisor of H / G
+override PAGE: u32;
+override RUN: u32;  // entries of a page list in one part
+override SCALE: f32;
+override CAP: f32;  // scores become CAP * tanh(score / CAP); 0: they stay
+override WINDOW: u32;  // positions that a query sees, its own the last; 0: all before
+
 // A score below every real one: keys that a query does not see.
 const LOWEST = -3.4028234e38;
 
@@ -16,52 +27,10 @@ fn is_seen(j: u32, seen: vec2<u32>) -> bool {
     return j >= seen.x && j < seen.y;
 }
 
-// Softmax weights of the PAGE keys at `base` (in Kv4) for HEADS queries at `query` (in vec4): exp(score - top) of the keys
-// seen and 0 of others, the largest score seen, and the weights' sum. With a CAP, scores are soft-capped first.
-struct Weights {
-    p: array<array<f32, PAGE>, HEADS>,
-    top: array<f32, HEADS>,
-    sum: array<f32, HEADS>,
-}
-
-fn weigh(query: u32, base: u32, seen: vec2<u32>) -> Weights {
-    var out: Weights;
-    for (var r = 0u; r < HEADS; r += 1u) {
-        for (var j = 0u; j < PAGE; j += 1u) { out.p[r][j] = 0.0; }
-    }
-    for (var i = 0u; i < D4; i += 1u) {
-        var q4: array<vec4<f32>, HEADS>;
-        for (var r = 0u; r < HEADS; r += 1u) { q4[r] = q[query + r * D4 + i] * SCALE; }
-        for (var j = 0u; j < PAGE; j += 1u) {
-            let k4 = kv_unpack(k_pages[base + j * D4 + i]);
-            for (var r = 0u; r < HEADS; r += 1u) { out.p[r][j] = add_dot(out.p[r][j], q4[r], k4); }
-        }
-    }
-    for (var r = 0u; r < HEADS; r += 1u) {
-        if CAP > 0.0 {
-            for (var j = 0u; j < PAGE; j += 1u) { out.p[r][j] = softcap(out.p[r][j], CAP); }
-        }
-        var top = LOWEST;
-        for (var j = 0u; j < PAGE; j += 1u) { top = max(top, select(LOWEST, out.p[r][j], is_seen(j, seen))); }
-        var sum = 0.0;
-        for (var j = 0u; j < PAGE; j += 1u) {
-            out.p[r][j] = select(0.0, exp(out.p[r][j] - top), is_seen(j, seen));
-            sum += out.p[r][j];
-        }
-        out.top[r] = top;
-        out.sum[r] = sum;
-    }
-    return out;
-}
-
-// sum_j p[j] v[j] over the seen keys, 4 dims of it: `base` is those of the first key.
-fn answer(weights: ptr<function, Weights>, base: u32, seen: vec2<u32>) -> array<vec4<f32>, HEADS> {
-    var out: array<vec4<f32>, HEADS>;
-    for (var r = 0u; r < HEADS; r += 1u) { out[r] = vec4(0.0); }
-    for (var j = 0u; j < PAGE; j += 1u) {
-        // An unseen value may be NaN: it is skipped, not multiplied by 0.
-        let v4 = select(vec4(0.0), kv_unpack(v_pages[base + j * D4]), is_seen(j, seen));
-        for (var r = 0u; r < HEADS; r += 1u) { out[r] = fma(vec4((*weights).p[r][j]), v4, out[r]); }
-    }
-    return out;
+// What one invocation holds of a run's part, for its OWN queries: CHUNKS times 4 dims of o = sum_s exp(score_s - top) v[s] over the
+// seen keys, top = max_s score_s, sum = sum_s exp(score_s - top).
+struct Part {
+    o: array<array<vec4<f32>, CHUNKS>, OWN>,
+    top: array<f32, OWN>,
+    sum: array<f32, OWN>,
 }

@@ -117,11 +117,13 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
         plans.push(Plan { t, what: What::Qkv(formats[0]) });
     }
     for &depth in depths {
-        plans.push(Plan { t: 1, what: What::Attention { depth, kernel: "attention_decode" } });
-        plans.push(Plan { t: 1, what: What::Attention { depth, kernel: "attention_merge" } });
+        let attention = |kernel, shuffled| Plan { t: 1, what: What::Attention { depth, kernel, shuffled } };
+        plans.push(attention("attention_decode", false));
+        plans.push(attention("attention_decode", true));
+        plans.push(attention("attention_merge", false));
     }
     for &depth in &depths[..2] {
-        plans.push(Plan { t: chunk, what: What::Attention { depth, kernel: "attention_prefill" } });
+        plans.push(Plan { t: chunk, what: What::Attention { depth, kernel: "attention_prefill", shuffled: false } });
     }
     plans.extend([What::Norm, What::Rope, What::Units].map(|what| Plan { t: chunk, what }));
     let wanted = |plan: &Plan| kernels.is_empty() || kernels.iter().any(|name| name == plan.what.kernel());
@@ -144,10 +146,11 @@ enum What {
     },
     Glu(&'static Format),
     Qkv(&'static Format),
-    /// Of queries behind `depth` positions.
+    /// Of queries behind `depth` positions, whose pages lie in order or `shuffled`.
     Attention {
         depth: usize,
         kernel: &'static str,
+        shuffled: bool,
     },
     Norm,
     Rope,
@@ -171,7 +174,10 @@ impl What {
 impl Plan {
     fn case(&self, gpu: &Gpu, shape: &Shape) -> Case {
         let (t, a, c, f) = (self.t, shape.attention, shape.hidden, shape.ffn);
-        let depth = if let What::Attention { depth, .. } = self.what { depth } else { 0 };
+        let (depth, shuffled) = match self.what {
+            What::Attention { depth, shuffled, .. } => (depth, shuffled),
+            _ => (0, false),
+        };
         let pages = (depth + t).div_ceil(PAGE);
         let mut m = Memory::new(Capacity {
             tokens: t,
@@ -188,7 +194,12 @@ impl Plan {
             sequences: m.input("sequences", Count::Sequences, 4),
             tiles: m.input("tiles", Count::Tiles, 4),
             pages: m.tensor("pages", Element::U32, pages, 2),
-            parts: m.tensor("parts", Element::F32, if t == 1 { pages * a.heads } else { 1 }, a.head_dim + 4),
+            parts: m.tensor(
+                "parts",
+                Element::F32,
+                if t == 1 { AttentionDims::parts(pages) * a.heads } else { 1 },
+                a.head_dim + 4,
+            ),
         };
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let kv_rows = pages * a.kv_heads * PAGE;
@@ -224,7 +235,8 @@ impl Plan {
             What::Attention { depth, .. } => {
                 let (q, kv, o) = (token(&mut m, q_dim), kv(&mut m), token(&mut m, q_dim));
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
-                let heads = format!(" {} / {} heads of {} @ d{depth}", a.heads, a.kv_heads, a.head_dim);
+                let order = if shuffled { ", shuffled pages" } else { "" };
+                let heads = format!(" {} / {} heads of {} @ d{depth}{order}", a.heads, a.kv_heads, a.head_dim);
                 (record(&m, mode, |r| r.attention(a, inputs, scores, q, kv, o)), heads)
             }
             What::Norm => {
@@ -246,6 +258,8 @@ impl Plan {
         let dispatches = program.dispatches.into_iter().filter(|d| d.kernel.name == kernel).collect();
         let tiles: Vec<_> = (0..t).step_by(AttentionDims::TILE).collect();
         let tile = |first: &usize| [0, *first as u32, (t - first).min(AttentionDims::TILE) as u32, 0];
+        // A prime: every page once, none beside the one before.
+        let page = |i: usize| if shuffled { i * 7919 % pages } else { i };
         let step = Step {
             n_tokens: t as u32,
             n_sequences: 1,
@@ -262,7 +276,7 @@ impl Plan {
                 (inputs.tokens, (depth..depth + t).flat_map(|p| [0, p as u32, p as u32, 0]).collect()),
                 (inputs.sequences, vec![0, pages as u32, 0, t as u32]),
                 (inputs.tiles, tiles.iter().flat_map(tile).collect()),
-                (inputs.pages, (0..pages as u32).flat_map(|page| [page, page * PAGE as u32]).collect()),
+                (inputs.pages, (0..pages).flat_map(|i| [page(i), i * PAGE].map(|n| n as u32)).collect()),
             ],
         }
     }

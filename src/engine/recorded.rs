@@ -4,6 +4,7 @@ use super::{EngineOptions, available_memory};
 use crate::error::{Error, Result};
 use crate::gpu::{Caps, Kind};
 use crate::kernel::Count;
+use crate::kernels::AttentionDims;
 use crate::kv::PAGE;
 use crate::memory::{Capacity, Element, Memory, Tile};
 use crate::models::{self, Config, Io, Model};
@@ -84,7 +85,7 @@ impl Recorded {
 
 /// Refuses a model that does not fit `options.memory`, or else what memory is known of the device, or its bindings.
 ///
-/// Declares it for contexts of one and of two pages only: each page more takes as much again.
+/// Declares it for contexts of a few pages only: each page more takes as much again, and so does each run of pages.
 pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>) -> Result<()> {
     let config = Config::read(weights)?;
     let wanted = capacity(&config, options, caps);
@@ -93,10 +94,11 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
         let pages = if options.pages == 0 { n * options.sequences } else { options.pages };
         Ok(declare(weights, &config, Capacity { context: n * PAGE, pages, ..wanted }, tile(caps))?.0)
     };
-    let (one, two) = (declared(1)?, declared(2)?);
-    let growth = one.tensors().iter().zip(two.tensors()).map(|(one, two)| {
-        let bytes = one.bytes() as u128;
-        (one.name.as_str(), bytes, two.bytes() as u128 - bytes)
+    let [one, two, run] = [declared(1)?, declared(2)?, declared(1 + AttentionDims::RUN)?];
+    let sizes = one.tensors().iter().zip(two.tensors()).zip(run.tensors()).map(|((one, two), run)| {
+        let [bytes, two, run] = [one, two, run].map(|t| t.bytes() as u128);
+        let page = two - bytes;
+        (one.name.as_str(), Size { bytes, page, run: run - bytes - AttentionDims::RUN as u128 * page })
     });
     let of_memory = match (options.memory, caps) {
         (None, Some(caps)) if caps.kind != Kind::Software => None,
@@ -104,39 +106,61 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
         (limit, _) => limit,
     };
     let of_binding = caps.map(|caps| caps.max_binding);
-    let all = growth.clone().fold((0, 0), |(bytes, page), (_, b, p)| (bytes + b, page + p));
-    let whole = of_memory.map(|available| Limit { what: "the model", bytes: all.0, page: all.1, available });
-    let parts = growth.filter_map(|(what, bytes, page)| Some(Limit { what, bytes, page, available: of_binding? }));
+    let all = sizes.clone().fold(Size::default(), |all, (_, size)| all.plus(size));
+    let whole = of_memory.map(|available| Limit { what: "the model", size: all, available });
+    let parts = sizes.filter_map(|(what, size)| Some(Limit { what, size, available: of_binding? }));
     let limits: Vec<_> = whole.into_iter().chain(parts).collect();
     let pages = wanted.of(Count::Pages);
-    let Some(limit) = limits.iter().find(|l| l.at(pages) > l.available as u128) else { return Ok(()) };
-    let fitting = limits.iter().map(Limit::pages).min().filter(|pages| *pages > 0);
+    let Some(limit) = limits.iter().find(|l| !l.fits(pages)) else { return Ok(()) };
+    let fitting = limits.iter().map(|l| l.pages(pages)).min().filter(|pages| *pages > 0);
     Err(Error::DoesNotFit {
         device: caps.map_or("CPU interpreter".into(), |caps| caps.name.clone()),
         what: format!("{} with a context of {}", limit.what, wanted.context),
-        needed: u64::try_from(limit.at(pages)).unwrap_or(u64::MAX),
+        needed: u64::try_from(limit.size.at(pages)).unwrap_or(u64::MAX),
         available: limit.available as u64,
         fitting: fitting.map(|pages| pages * PAGE),
     })
 }
 
-/// Something that takes `bytes` for a context of one page, and `page` more for each further one.
-struct Limit<'a> {
-    what: &'a str,
+/// Bytes for a context of one page, for each further one, and for each further run of them.
+#[derive(Clone, Copy, Default)]
+struct Size {
     bytes: u128,
     page: u128,
+    run: u128,
+}
+
+impl Size {
+    fn plus(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, page: self.page + other.page, run: self.run + other.run }
+    }
+
+    /// With `pages` pages, at least one.
+    fn at(&self, pages: usize) -> u128 {
+        self.bytes + self.page * (pages as u128 - 1) + self.run * (AttentionDims::parts(pages) as u128 - 1)
+    }
+}
+
+/// Something of which `available` bytes exist.
+struct Limit<'a> {
+    what: &'a str,
+    size: Size,
     available: usize,
 }
 
 impl Limit<'_> {
-    fn at(&self, pages: usize) -> u128 {
-        self.bytes + self.page * (pages as u128 - 1)
+    fn fits(&self, pages: usize) -> bool {
+        self.size.at(pages) <= self.available as u128
     }
 
-    /// Most pages that fit.
-    fn pages(&self) -> usize {
-        let Some(left) = (self.available as u128).checked_sub(self.bytes) else { return 0 };
-        left.checked_div(self.page).map_or(usize::MAX, |more| usize::try_from(1 + more).unwrap_or(usize::MAX))
+    /// Most pages that fit, up to `most`.
+    fn pages(&self, most: usize) -> usize {
+        let (mut fit, mut not) = (0, most + 1);
+        while not - fit > 1 {
+            let middle = fit + (not - fit) / 2;
+            *if self.fits(middle) { &mut fit } else { &mut not } = middle;
+        }
+        fit
     }
 }
 

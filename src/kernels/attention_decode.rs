@@ -1,7 +1,7 @@
-//! The parts of attention of one token of each sequence over each page of its list:
+//! The parts of attention of one token of each sequence over each run of [`AttentionDims::RUN`] pages of its list:
 //! `o = sum_s exp(score_s - m) v[s]`, `m = max_s score_s`, `l = sum_s exp(score_s - m)`, `score_s = q · k[s] * scale`, soft-capped
 //! where there is a cap as in attention_prefill.
-//! A page none of whose keys are seen has `l = 0`. Recorded by
+//! A run none of whose keys are seen has `l = 0`. Recorded by
 //! [`Recorder::attention`](crate::program::Recorder::attention).
 //!
 //! Source: Dao et al. 2023, "Flash-Decoding for long-context inference"; the (o, m, l) form: Milakov and Gimelshein 2018,
@@ -25,7 +25,7 @@ pub static ATTENTION_DECODE: Kernel = Kernel {
         ("tokens", Read),
         ("sequences", Read),
         ("pages", Read),
-        ("q", Read),
+        ("queries", Read),
         ("k_pages", Read),
         ("v_pages", Read),
         ("parts", ReadWrite),
@@ -35,27 +35,28 @@ pub static ATTENTION_DECODE: Kernel = Kernel {
 };
 
 impl Recorder<'_> {
-    /// `tensors`: tokens, sequences, pages, q, k pages, v pages, and the parts `[B * PAGES * H, D + 4]`.
+    /// `tensors`: tokens, sequences, pages, q, k pages, v pages, and the parts `[B * RUNS * H, D + 4]`.
     pub(super) fn attention_decode(&mut self, spec: Spec, d: AttentionDims, tensors: [Tensor; 7]) {
         self.expect(tensors[6], Element::F32, d.head_dim + 4);
-        let spec = spec.u32("PAGES", self.capacity().of(Count::Pages));
+        let spec = spec.u32("RUNS", AttentionDims::parts(self.capacity().of(Count::Pages)));
         let groups = Extent::Fixed(d.heads / d.heads_each());
-        let extents = [Extent::Per(Count::Pages, AttentionDims::TILE), groups, Extent::Per(Count::Sequences, 1)];
+        let extents = [Extent::Per(Count::Pages, AttentionDims::RUN), groups, Extent::Per(Count::Sequences, 1)];
         self.dispatch(&ATTENTION_DECODE, spec, &tensors, extents);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, sequences, pages, q, k_pages, v_pages, parts] = tensors else { unreachable!() };
-    let [d4, heads, capacity] = ["D4", "H", "PAGES"].map(|n| spec.get_u32(n));
+    let [d4, heads, capacity] = ["D4", "H", "RUNS"].map(|n| spec.get_u32(n));
     let d = 4 * d4;
     for (b, sequence) in sequences.u32().chunks(4).take(step.n_sequences as usize).enumerate() {
         let [first, entries, t] = [0, 1, 2].map(|i| sequence[i] as usize);
         let position = tokens.u32()[4 * t + 1] as usize;
-        let parts = &mut parts.f32_mut()[b * capacity * heads * (d + 4)..][..entries * heads * (d + 4)];
+        let parts =
+            &mut parts.f32_mut()[b * capacity * heads * (d + 4)..][..AttentionDims::parts(entries) * heads * (d + 4)];
         parts.par_chunks_mut(d + 4).enumerate().for_each(|(i, to)| {
-            let (entry, h) = (first + i / heads, i % heads);
-            let list = &pages.u32()[2 * entry..][..2];
+            let (from, h) = (i / heads * AttentionDims::RUN, i % heads);
+            let list = &pages.u32()[2 * (first + from)..][..2 * (entries - from).min(AttentionDims::RUN)];
             let part = attend(spec, list, position, h, &q.f32()[(t * heads + h) * d..][..d], k_pages, v_pages);
             for (to, x) in to.iter_mut().zip(&part.o) {
                 *to = *x as f32;
@@ -72,5 +73,5 @@ fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
     let inputs = tokens.bytes_of(b) + sequences.bytes_of(b) + pages.bytes_of(b * listed);
     let kv = seen.keys * spec.get_u32("G") * (k_pages.bytes_of(1) + v_pages.bytes_of(1));
     let flops = seen.flops(heads, 4 * spec.get_u32("D4"));
-    Cost::new(inputs + q.bytes_of(b) + kv, parts.bytes_of(b * listed * heads), flops)
+    Cost::new(inputs + q.bytes_of(b) + kv, parts.bytes_of(b * AttentionDims::parts(listed) * heads), flops)
 }

@@ -19,10 +19,11 @@ pub static ATTENTION_MERGE: Kernel = Kernel {
 };
 
 impl Recorder<'_> {
-    /// `sequences`: `[B]`; `parts`: `[B * PAGES * H, D + 4]`; `o`: `[T, H*D]`.
+    /// `sequences`: `[B]`; `parts`: `[B * RUNS * H, D + 4]`; `o`: `[T, H*D]`.
     pub(super) fn attention_merge(&mut self, d: AttentionDims, sequences: Tensor, parts: Tensor, o: Tensor) {
         let spec = Spec::default().u32("D4", d.head_dim / 4).u32("H", d.heads);
-        let spec = spec.u32("PAGES", self.capacity().of(Count::Pages));
+        let runs = AttentionDims::parts(self.capacity().of(Count::Pages));
+        let spec = spec.u32("RUN", AttentionDims::RUN).u32("RUNS", runs);
         let across = Extent::Fixed((d.heads * d.head_dim / 4).div_ceil(WORKGROUP));
         let extents = [across, Extent::Per(Count::Sequences, 1), Extent::Fixed(1)];
         self.dispatch(&ATTENTION_MERGE, spec, &[sequences, parts, o], extents);
@@ -31,13 +32,13 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [sequences, parts, o] = tensors else { unreachable!() };
-    let [d4, heads, capacity] = ["D4", "H", "PAGES"].map(|n| spec.get_u32(n));
+    let [d4, heads, capacity] = ["D4", "H", "RUNS"].map(|n| spec.get_u32(n));
     let d = 4 * d4;
     for (b, sequence) in sequences.u32().chunks(4).take(step.n_sequences as usize).enumerate() {
         let (entries, t) = (sequence[1] as usize, sequence[2] as usize);
         for h in 0..heads {
             let part = |s: usize| &parts.f32()[((b * capacity + s) * heads + h) * (d + 4)..][..d + 4];
-            let seen: Vec<_> = (0..entries).map(part).filter(|p| p[d + 1] != 0.0).collect();
+            let seen: Vec<_> = (0..AttentionDims::parts(entries)).map(part).filter(|p| p[d + 1] != 0.0).collect();
             let m = seen.iter().map(|p| p[d] as f64).fold(f64::NEG_INFINITY, f64::max);
             let l: f64 = seen.iter().map(|p| (p[d] as f64 - m).exp() * p[d + 1] as f64).sum();
             for i in 0..d {
@@ -51,6 +52,6 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
     let [sequences, parts, o] = tensors else { unreachable!() };
     let (b, d) = (step.n_sequences as usize, 4 * spec.get_u32("D4"));
-    let merged = b * step.max_pages as usize * spec.get_u32("H");
+    let merged = b * AttentionDims::parts(step.max_pages as usize) * spec.get_u32("H");
     Cost::new(sequences.bytes_of(b) + parts.bytes_of(merged), o.bytes_of(b), merged * (2 * d + 4))
 }

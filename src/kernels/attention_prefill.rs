@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 
 use super::softcap::softcap;
-use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, Seen, kv_include};
+use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, Seen, kv_include, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
@@ -24,7 +24,7 @@ pub static ATTENTION_PREFILL: Kernel = Kernel {
         ("sequences", Read),
         ("tiles", Read),
         ("pages", Read),
-        ("q", Read),
+        ("queries", Read),
         ("k_pages", Read),
         ("v_pages", Read),
         ("o", ReadWrite),
@@ -64,14 +64,20 @@ impl Recorder<'_> {
         }
         let spec = Spec::default().include(ADD_DOT).include(SOFTCAP_OF).include(ATTENTION).include(kv_include(element));
         let spec = spec.u32("D4", d.head_dim / 4).u32("H", d.heads).u32("G", d.kv_heads).u32("HEADS", d.heads_each());
-        let spec = spec.u32("PAGE", Capacity::PAGE).f32("SCALE", scores.scale);
+        let spec = spec.u32("PAGE", Capacity::PAGE).u32("RUN", AttentionDims::RUN).f32("SCALE", scores.scale);
         let spec = spec.u32("WINDOW", scores.window).f32("CAP", scores.cap);
+        let tile = self.tile();
+        let tokens = if self.mode() == Mode::Decode { 1 } else { d.tokens_each(tile) };
+        let spec = spec.include(part_include(tile)).u32("TOKENS", tokens);
+        // Eight invocations that share by subgroup are a workgroup.
+        let spec = if tile.broadcast { spec } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
         if let Mode::Decode = self.mode() {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
             self.attention_merge(d, i.sequences, i.parts, o);
         } else {
-            let extents = [Extent::Per(Count::Tiles, 1), Extent::Fixed(d.heads / d.heads_each()), Extent::Fixed(1)];
+            let [groups, down] = [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
+            let extents = [Extent::Per(Count::Tiles, 1), groups, down];
             let tensors = [i.tokens, i.sequences, i.tiles, i.pages, q, kv[0], kv[1], o];
             self.dispatch(&ATTENTION_PREFILL, spec, &tensors, extents);
         }
