@@ -30,7 +30,7 @@ fn the_peaks_compute_what_their_references_say() {
             steps,
             values,
             magnitudes,
-            tolerance: harness::TOLERANCE,
+            tolerance: crate::cases::TOLERANCE,
         });
     }
     let copy = Peak::copy(10_000);

@@ -15,7 +15,6 @@ use farpast::sampler::Sampling;
 use half::f16;
 
 use crate::gguf_writer::encode;
-use crate::harness::TOLERANCE;
 
 /// One kernel, or decode attention with its merge, and the shapes it is recorded for.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +135,9 @@ use Listed::{All, From, Nothing, Reversed, Unseen};
 pub const CANARY_F32: u32 = 0x7fc0_c0de;
 pub const CANARY_F16: u16 = 0x7e5a;
 pub const CANARY_U32: u32 = 0xcafe_babe;
+
+/// The bound on f32: error ≤ TOLERANCE · (1 + |b|), b the reference's element, or the sum of magnitudes where it cancels.
+pub const TOLERANCE: f64 = 1e-5;
 
 /// The largest magnitude that inputs are tested with.
 const LARGE: f32 = 1e5;

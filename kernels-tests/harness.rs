@@ -11,10 +11,7 @@ use farpast::memory::{Element, Host, Maths, Tensor, TensorDesc, stride};
 use farpast::program::{Dispatch, Program};
 use half::f16;
 
-use crate::cases::{self, CANARY_F32, Case, Setup, canaries};
-
-/// The bound on f32: error ≤ TOLERANCE · (1 + |b|), b the reference's element, or the sum of magnitudes where it cancels.
-pub const TOLERANCE: f64 = 1e-5;
+use crate::cases::{self, CANARY_F32, Case, Setup, TOLERANCE, canaries};
 
 /// The device of all kernel tests: the one that `FARPAST_TEST_DRIVER` names, and with bounds checks. Every test fails
 /// where there is none.
