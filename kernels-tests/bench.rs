@@ -23,7 +23,15 @@ fn the_peaks_compute_what_their_references_say() {
         validate(&d.kernel.wgsl(&d.spec)).unwrap();
         let steps = vec![Step::default()];
         let (name, values, magnitudes) = (name.into(), HashMap::new(), HashMap::new());
-        harness::expect_equal(&Setup { name, memory, program, steps, values, magnitudes });
+        harness::expect_equal(&Setup {
+            name,
+            memory,
+            program,
+            steps,
+            values,
+            magnitudes,
+            tolerance: crate::cases::TOLERANCE,
+        });
     }
     let copy = Peak::copy(10_000);
     // Three workgroups of 64 invocations, 4 vec4 each.
@@ -57,7 +65,7 @@ fn the_roof_is_the_slower_of_memory_and_arithmetic() {
 #[test]
 fn kernels_in_shapes_of_models_run() {
     let shape = Shape::named("1b").unwrap();
-    let wanted = ["rmsnorm", "rope_store", "swiglu", "attention_merge"].map(String::from);
+    let wanted = ["rmsnorm", "norm_rope_store", "swiglu", "attention_merge"].map(String::from);
     let found: Vec<_> = cases(gpu(), shape, &wanted).unwrap().collect();
     assert!(found.len() >= wanted.len());
     for case in &found {

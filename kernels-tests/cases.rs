@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 
-use farpast::format::{ALL, F16, F32, Format, Q4_1, Q8_0, SLAB};
+use farpast::format::{ALL, F16, F32, Format, IQ4_NL, Q4_1, Q6_K, Q8_0, SLAB};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
 use farpast::kernels::{AttentionDims, AttentionInputs, Gate, Norm, Pairs, Rope, SAMPLED, Scores};
-use farpast::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride};
+use farpast::memory::{
+    Bytes, Capacity, Element, Host, Maths, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride,
+};
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::Sampling;
 use half::f16;
@@ -45,6 +47,8 @@ pub enum Case {
         gate: Gate,
         parts: usize,
     },
+    /// Weights `[n, k]` of two formats, one after the other.
+    LinearNorm { mode: Mode, tile: Tile, formats: [&'static Format; 2], n: [usize; 2], k: usize, t: &'static [usize] },
     /// A ragged batch; `split`: v is a weight of its own.
     LinearRope {
         mode: Mode,
@@ -59,7 +63,7 @@ pub enum Case {
         split: bool,
     },
     /// A ragged batch; `turning` dims of a head turn.
-    RopeStore {
+    NormRopeStore {
         dims: AttentionDims,
         turning: usize,
         pairs: Pairs,
@@ -133,6 +137,9 @@ pub const CANARY_F32: u32 = 0x7fc0_c0de;
 pub const CANARY_F16: u16 = 0x7e5a;
 pub const CANARY_U32: u32 = 0xcafe_babe;
 
+/// The bound on f32: error ≤ TOLERANCE · (1 + |b|), b the reference's element, or the sum of magnitudes where it cancels.
+pub const TOLERANCE: f64 = 1e-5;
+
 /// The largest magnitude that inputs are tested with.
 const LARGE: f32 = 1e5;
 
@@ -147,6 +154,8 @@ pub struct Setup {
     pub values: HashMap<Tensor, Host>,
     /// For sums that cancel: the sum of magnitudes that each element's error is relative to.
     pub magnitudes: HashMap<Tensor, Vec<f64>>,
+    /// Bound on the error of f32, relative to 1 and the element or its magnitude.
+    pub tolerance: f64,
 }
 
 const fn dims(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionDims {
@@ -161,9 +170,10 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "embed" => embed(),
         "rmsnorm" => rmsnorm(),
         "linear" => [linear(Mode::Decode), linear(Mode::Prefill)].concat(),
+        "linear_norm" => [linear_norm(Mode::Decode), linear_norm(Mode::Prefill)].concat(),
         "linear_glu" => [linear_glu(Mode::Decode), linear_glu(Mode::Prefill)].concat(),
         "linear_rope" => [linear_rope(Mode::Decode), linear_rope(Mode::Prefill)].concat(),
-        "rope_store" => rope_store(),
+        "norm_rope_store" => norm_rope_store(),
         "attention_prefill" => attention_prefill(),
         "attention_decode" | "attention_merge" => attention_decode(),
         "bias" => vec![Case::Bias { c: 1, t: 3 }, Case::Bias { c: 1537, t: 5 }, Case::Bias { c: 94, t: 17 }],
@@ -184,9 +194,9 @@ pub fn of(kernel: &str) -> Vec<Case> {
         ],
         "output_norm" => vec![
             Case::OutputNorm { c: 577, t: 19, r: 5, tile: Tile::SOFTWARE },
-            Case::OutputNorm { c: 3, t: 4, r: 1, tile: BROADCAST },
-            Case::OutputNorm { c: 36, t: 7, r: 6, tile: BROADCAST },
-            Case::OutputNorm { c: 1538, t: 9, r: 8, tile: BROADCAST },
+            Case::OutputNorm { c: 3, t: 4, r: 1, tile: Tile::SUBGROUPS },
+            Case::OutputNorm { c: 36, t: 7, r: 6, tile: Tile::SUBGROUPS },
+            Case::OutputNorm { c: 1538, t: 9, r: 8, tile: Tile::SUBGROUPS },
         ],
         "sample" => vec![
             Case::Sample { v: 1009, r: 41 },
@@ -227,13 +237,11 @@ fn rmsnorm() -> Vec<Case> {
             case(62, 1, 7, true, 1e-5),
         ])
     };
-    [Tile::SOFTWARE, BROADCAST].into_iter().flat_map(of).collect()
+    [Tile::SOFTWARE, Tile::SUBGROUPS].into_iter().flat_map(of).collect()
 }
 
-const BROADCAST: Tile = Tile { broadcast: true, ..Tile::SOFTWARE };
-
 /// How linears are recorded for one device or another.
-pub const TILES_OF_LINEARS: [Tile; 3] = [Tile::SOFTWARE, Tile::HARDWARE, BROADCAST];
+pub const TILES_OF_LINEARS: [Tile; 3] = [Tile::SOFTWARE, Tile::HARDWARE, Tile::SUBGROUPS];
 
 fn linear(mode: Mode) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -294,6 +302,16 @@ fn linear(mode: Mode) -> Vec<Case> {
         let (tile, add, parts, values) = (tiles[i % 3], i % 3 == 1, 1 + i % 2, Values::Unit);
         cases.push(Case::Linear { mode, tile, format, n, k, t: &[1, 6], add, outputs: false, parts, values });
     }
+    // Every format that int8 holds, and two more in f16.
+    let tiered = ALL.iter().filter(|f| f.packed).map(|f| (*f, Maths::Dot8));
+    let tiered = tiered.chain([(&IQ4_NL, Maths::Dot8), (&F16, Maths::F16), (&Q4_1, Maths::F16), (&Q6_K, Maths::F16)]);
+    for (i, (format, maths)) in tiered.enumerate() {
+        let (n, k) = (35 + i, if format.block_len == 256 { 768 } else { 160 });
+        for tile in [tiles[i % 2], Tile::SUBGROUPS] {
+            let (tile, add, values) = (Tile { maths, ..tile }, i % 3 == 1, Values::Unit);
+            cases.push(Case::Linear { mode, tile, format, n, k, t: &[1, 6], add, outputs: false, parts: 1, values });
+        }
+    }
     // More outputs than an axis of a dispatch may have workgroups.
     for (format, n, k) in [(&F16, 65_601, 3), (&Q8_0, 65_600, 32)] {
         let values = Values::Unit;
@@ -301,6 +319,19 @@ fn linear(mode: Mode) -> Vec<Case> {
         cases.push(Case::Linear { mode, tile, format, n, k, t: &[2], add: false, outputs: true, parts: 1, values });
     }
     cases
+}
+
+fn linear_norm(mode: Mode) -> Vec<Case> {
+    let t: &[usize] = &[1, 4, 11];
+    let [software, hardware, broadcast] = TILES_OF_LINEARS;
+    let case = |tile, formats, n, k| Case::LinearNorm { mode, tile, formats, n, k, t };
+    vec![
+        case(software, [&Q4_1, &Q8_0], [67, 40], 96),
+        case(hardware, [&F16, &F32], [131, 7], 101),
+        case(broadcast, [&Q8_0, &F16], [77, 130], 160),
+        case(Tile { maths: Maths::Dot8, ..broadcast }, [&Q4_1, &F16], [46, 35], 192),
+        case(Tile { maths: Maths::F16, ..hardware }, [&Q8_0, &Q4_1], [33, 70], 64),
+    ]
 }
 
 fn linear_glu(mode: Mode) -> Vec<Case> {
@@ -342,14 +373,14 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
         case(hardware, &F16, dims(9, 3, 64), 102, Element::F16, true, false),
         case(hardware, &Q8_0, dims(6, 2, 80), 160, Element::F32, false, true),
         case(broadcast, &Q4_1, dims(14, 2, 40), 576, Element::F16, true, false),
-        case(broadcast, &Q8_0, dims(3, 1, 24), 64, Element::F32, true, true),
+        case(broadcast, &Q8_0, dims(4, 1, 24), 64, Element::F32, true, true),
     ]
 }
 
-fn rope_store() -> Vec<Case> {
+fn norm_rope_store() -> Vec<Case> {
     let sequences: &[Sequence] = &[Sequence(15, 3, All), Sequence(0, 1, All), Sequence(32, 17, All)];
-    let part = |dims, turning, pairs, kv| Case::RopeStore { dims, turning, pairs, kv, sequences, scale: 2.0 };
-    let case = |dims: AttentionDims, pairs, kv, scale| Case::RopeStore {
+    let part = |dims, turning, pairs, kv| Case::NormRopeStore { dims, turning, pairs, kv, sequences, scale: 2.0 };
+    let case = |dims: AttentionDims, pairs, kv, scale| Case::NormRopeStore {
         dims,
         turning: dims.head_dim,
         pairs,
@@ -494,7 +525,7 @@ impl Case {
                 if add {
                     setup.rows(y, most, |_, _| random.value(values));
                 }
-                if values == Values::Large {
+                if values == Values::Large || tile.maths != Maths::F32 {
                     let sums = w.magnitudes(setup.values[&x].f32(), most, add.then(|| setup.values[&y].f32()));
                     setup.magnitudes.insert(y, sums);
                 }
@@ -505,11 +536,27 @@ impl Case {
                 );
                 setup.record(name, mode, steps, |r| if add { r.linear_add(x, &w.0, y) } else { r.linear(x, &w.0, y) })
             }
+            Case::LinearNorm { mode, tile, formats, n, k, t } => {
+                let most = *t.iter().max().expect("a case has rows");
+                let mut setup = Draft::new(rows(most), &F32, 1, k, 1);
+                setup.memory.tile = tile;
+                let weights = [0, 1].map(|i| {
+                    let rows = weights(&mut random, formats[i], n[i], k);
+                    setup.memory.weight("w", rows)
+                });
+                let norm = setup.norm(&mut random, k);
+                let x = setup.memory.activation("x", Count::Tokens, k);
+                let y = setup.memory.activation("y", Count::Tokens, n[0] + n[1]);
+                setup.rows(x, most, |_, _| random.signed(3.0));
+                let steps = t.iter().map(|t| tokens_step(*t)).collect();
+                let name = format!("{mode:?} {} and {} {n:?} of {k}, {tile:?}", formats[0].name, formats[1].name);
+                setup.record(name, mode, steps, |r| r.linear_norm(x, norm, &[(&weights, y)]))
+            }
             Case::LinearGlu { mode, tile, format, f, k, t, gate, parts } => {
                 let most = *t.iter().max().expect("a case has rows");
                 let mut setup = Draft::new(rows(most), &F32, 1, f.max(k), 1);
                 setup.memory.tile = tile;
-                let unit = tile.lanes * tile.rows;
+                let unit = 2 * SLAB;
                 if parts > 1 {
                     setup.memory.capacity.binding = format.gpu_bytes((2 * f).div_ceil(parts).next_multiple_of(unit), k);
                 }
@@ -562,45 +609,23 @@ impl Case {
                     r.linear_rope(d, inputs, x, norm, &w, vectors, rope, q, pages)
                 })
             }
-            Case::RopeStore { dims: d, turning, pairs, kv, sequences, scale } => {
+            Case::NormRopeStore { dims: d, turning, pairs, kv, sequences, scale } => {
                 let batch = Batch::new(sequences, order);
                 let mut setup = Draft::with(batch.capacity(kv));
                 let inputs = setup.attention_inputs(d, &batch);
                 let table = random.turns(batch.context * turning.max(2) / 2);
                 let rope = setup.memory.table("rope", turning.max(2), &table);
-                let mut token = |name, heads: usize| setup.memory.activation(name, Count::Tokens, heads * d.head_dim);
-                let qkv = [token("q", d.heads), token("k", d.kv_heads), token("v", d.kv_heads)];
-                for t in qkv {
-                    setup.rows(t, batch.tokens.len(), |_, _| random.signed(scale));
-                }
+                let heads = d.heads + 2 * d.kv_heads;
+                let x = setup.memory.activation("x", Count::Tokens, heads * d.head_dim);
+                setup.rows(x, batch.tokens.len(), |_, _| random.signed(scale));
+                let gains: Vec<_> = (0..2 * d.head_dim).map(|_| random.signed(2.0)).collect();
+                let gains = setup.memory.table("gains", 2 * d.head_dim, &gains);
+                let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
                 let pages = setup.kv_pages(d, &batch);
-                // A rotation cancels: its error is relative to |a cos| + |b sin|.
-                let turned = |x: &[f32], heads: usize, to: &mut dyn FnMut(usize, usize, f64)| {
-                    for (i, head) in x[..batch.tokens.len() * heads * d.head_dim].chunks(d.head_dim).enumerate() {
-                        let (t, start) = (i / heads, i % heads * d.head_dim);
-                        let turns = &table[batch.tokens[t][1] as usize * turning..][..turning];
-                        for (p, turn) in turns.chunks(2).enumerate() {
-                            let [first, second] = pairs.dims(p, turning);
-                            let of = [head[first], head[second], turn[0], turn[1]];
-                            let [a, b, cos, sin] = of.map(|x| f64::from(x).abs());
-                            to(t, start + first, a * cos + b * sin);
-                            to(t, start + second, a * sin + b * cos);
-                        }
-                    }
-                };
-                let mut q = vec![0.0; setup.memory.desc(qkv[0]).rows * d.heads * d.head_dim];
-                turned(setup.values[&qkv[0]].f32(), d.heads, &mut |t, e, x| q[t * d.heads * d.head_dim + e] = x);
-                let mut k = vec![0.0; setup.memory.desc(pages[0]).rows * d.head_dim];
-                turned(setup.values[&qkv[1]].f32(), d.kv_heads, &mut |t, e, x| {
-                    let slot = batch.tokens[t][2] as usize;
-                    let row = (slot / PAGE * d.kv_heads + e / d.head_dim) * PAGE + slot % PAGE;
-                    k[row * d.head_dim + e % d.head_dim] = x;
-                });
-                setup.magnitudes.insert(qkv[0], q);
-                setup.magnitudes.insert(pages[0], k);
-                let name = format!("rope_store {d:?} of which {turning} turn, {pairs:?} {kv:?} |x| ≤ {scale}");
+                let name = format!("norm_rope_store {d:?} of which {turning} turn, {pairs:?} {kv:?} |x| ≤ {scale}");
                 setup.record(name, Mode::Prefill, vec![batch.step], |r| {
-                    r.rope_store(d, inputs, Rope { table: rope, dims: turning, pairs }, qkv, pages)
+                    let rope = Rope { table: rope, dims: turning, pairs };
+                    r.norm_rope_store(d, inputs, rope, x, gains, 1e-5, q, pages)
                 })
             }
             Case::Attention { mode, tile, dims: d, kv, sequences, values, window, cap } => {
@@ -835,7 +860,14 @@ impl Draft {
         record(&mut recorder);
         let program = recorder.finish();
         let Draft { memory, values, magnitudes } = self;
-        Setup { name, memory, program, steps, values, magnitudes }
+        let tolerance = match memory.tile.maths {
+            Maths::F32 => TOLERANCE,
+            // A naive version rounds each weight and each x by 2^-11 at most.
+            Maths::F16 => 4.0 / 2048.0,
+            // One x rounds up in f64 and down in f32, by a step of 1 / 127 of the largest.
+            Maths::Dot8 => 1e-3,
+        };
+        Setup { name, memory, program, steps, values, magnitudes, tolerance }
     }
 }
 

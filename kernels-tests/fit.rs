@@ -70,6 +70,8 @@ fn a_tensor_larger_than_a_binding_is_refused_by_name() {
         kind: Kind::Software,
         max_binding,
         subgroup: 0,
+        f16: false,
+        dot8: true,
         timestamps: false,
         max_groups: 65535,
     };

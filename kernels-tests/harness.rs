@@ -4,16 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use farpast::format::{Q4_1, Q6_K};
 use farpast::gpu::{DeviceOptions, Gpu, Prepared};
 use farpast::kernel::{Kernel, Spec, Step};
-use farpast::memory::{Element, Host, Tensor, TensorDesc, stride};
+use farpast::memory::{Element, Host, Maths, Tensor, TensorDesc, stride};
 use farpast::program::{Dispatch, Program};
 use half::f16;
 
-use crate::cases::{self, CANARY_F32, Case, Setup, canaries};
-
-/// The bound on f32: error ≤ TOLERANCE · (1 + |b|), b the reference's element, or the sum of magnitudes where it cancels.
-pub const TOLERANCE: f64 = 1e-5;
+use crate::cases::{self, CANARY_F32, Case, Setup, TOLERANCE, canaries};
 
 /// The device of all kernel tests: the one that `FARPAST_TEST_DRIVER` names, and with bounds checks. Every test fails
 /// where there is none.
@@ -49,15 +47,24 @@ pub fn check(kernel: &str) {
     }
 }
 
-/// Whether the device has the subgroups that the case needs.
+/// Whether the device has the subgroups and the maths that the case needs.
 pub fn runs(case: &Case) -> bool {
     match case {
         Case::Linear { tile, .. }
+        | Case::LinearNorm { tile, .. }
         | Case::LinearGlu { tile, .. }
         | Case::LinearRope { tile, .. }
         | Case::Attention { tile, .. }
         | Case::Rmsnorm { tile, .. }
-        | Case::OutputNorm { tile, .. } => !tile.broadcast || gpu().caps().subgroup >= 8,
+        | Case::OutputNorm { tile, .. } => {
+            let caps = gpu().caps();
+            let has_maths = match tile.maths {
+                Maths::F32 => true,
+                Maths::F16 => caps.f16,
+                Maths::Dot8 => caps.dot8,
+            };
+            has_maths && (!tile.broadcast || caps.subgroup >= 8)
+        }
         _ => true,
     }
 }
@@ -90,7 +97,7 @@ pub fn mismatch(setup: &Setup, replace: &dyn Fn(&Dispatch) -> Dispatch) -> farpa
             for (t, before) in dispatch.written().zip(&before) {
                 let (desc, sums) = (setup.memory.desc(t), setup.magnitudes.get(&t).map(Vec::as_slice));
                 let found = read(gpu, &buffers, t, desc)?;
-                if let Some(what) = compare(desc, before, &state[&t], &found, sums) {
+                if let Some(what) = compare(desc, before, &state[&t], &found, sums, setup.tolerance) {
                     let name = dispatch.kernel.name;
                     return Ok(Some(format!("{name}, {} tokens, {} outputs: {what}", step.n_tokens, step.n_outputs)));
                 }
@@ -151,6 +158,7 @@ fn compare(
     expected: &Host,
     found: &Host,
     magnitudes: Option<&[f64]>,
+    tolerance: f64,
 ) -> Option<String> {
     let pitch = if desc.element == Element::U32 { desc.cols } else { stride(desc.cols) };
     let wrong =
@@ -179,12 +187,12 @@ fn compare(
             }
             let magnitude = magnitudes.and_then(|m| m.get(i)).copied().unwrap_or(0.0);
             let close = match (expected, found) {
-                (Host::F32(e), Host::F32(f)) => close(f[i].into(), e[i].into(), TOLERANCE, 1.0, magnitude),
+                (Host::F32(e), Host::F32(f)) => close(f[i].into(), e[i].into(), tolerance, 1.0, magnitude),
                 // Twice the error of rounding, which WGSL leaves to the device; half the smallest f16 more near 0.
                 (Host::F16(e), Host::F16(f)) => {
                     let (f, e) = (f[i].to_f64(), e[i].to_f64());
                     close(f, e, 1.0 / 1024.0, f16::MIN_POSITIVE.to_f64(), 0.0)
-                        || close(f, e, TOLERANCE, 1e-3, magnitude)
+                        || close(f, e, tolerance, 1e-3, magnitude)
                 }
                 _ => e == f,
             };
@@ -216,15 +224,21 @@ fn close(found: f64, expected: f64, tolerance: f64, one: f64, magnitude: f64) ->
 pub fn mutated(dispatch: &Dispatch, mutate: &dyn Fn(&str) -> Option<String>) -> Option<Dispatch> {
     let text = mutate(&assembled(dispatch))?;
     let kernel = Kernel { source: Box::leak(text.into_boxed_str()), ..*dispatch.kernel };
-    Some(Dispatch { kernel: Box::leak(Box::new(kernel)), spec: Spec::default(), ..dispatch.clone() })
+    Some(Dispatch { kernel: Box::leak(Box::new(kernel)), spec: enabled(dispatch), ..dispatch.clone() })
 }
 
 /// The shader of a dispatch without what the joiner adds to every kernel, so that it can be joined again.
 pub fn assembled(dispatch: &Dispatch) -> String {
     let empty = Kernel { source: "", ..*dispatch.kernel };
-    let added = empty.wgsl(&Spec::default());
+    let added = empty.wgsl(&enabled(dispatch));
     let text = dispatch.kernel.wgsl(&dispatch.spec);
     text.strip_prefix(&added).expect("a shader begins with what is common to all").into()
+}
+
+/// A spec that enables what the dispatch's does.
+fn enabled(dispatch: &Dispatch) -> Spec {
+    let text = dispatch.kernel.wgsl(&dispatch.spec);
+    if text.contains("\nenable f16;\n") { Spec::default().enable("f16") } else { Spec::default() }
 }
 
 /// Fails unless each fault, a text in the assembled shader and what it is made, is seen by some case of the kernel.
@@ -368,9 +382,10 @@ fn small(kernel: &str) -> Vec<Case> {
     let small = |case: &Case| match *case {
         Case::Embed { v, .. } => v < 2000,
         Case::Rmsnorm { c, .. } => c < 600,
+        Case::Linear { tile, format, .. } if tile.maths != Maths::F32 => [&Q4_1, &Q6_K].contains(&format),
         Case::Linear { n, k, t, .. } => n < 100 && (100..200).contains(&k) && t.len() == 3,
-        Case::LinearGlu { k, .. } | Case::LinearRope { k, .. } => k < 200,
-        Case::RopeStore { dims, .. } => dims.head_dim < 90,
+        Case::LinearNorm { k, .. } | Case::LinearGlu { k, .. } | Case::LinearRope { k, .. } => k < 200,
+        Case::NormRopeStore { dims, .. } => dims.head_dim < 90,
         Case::Attention { dims, .. } => dims.head_dim < 60,
         Case::Sample { v, .. } => v < 2000,
         Case::Bias { .. }
@@ -395,7 +410,7 @@ fn planted(plant: impl FnOnce(&mut [f32])) -> Option<String> {
     run_reference(dispatch, &setup.steps[0], &mut state);
     let mut found = state[&y].clone();
     plant(found.f32_mut());
-    compare(setup.memory.desc(y), &canaries(setup.memory.desc(y)), &state[&y], &found, None)
+    compare(setup.memory.desc(y), &canaries(setup.memory.desc(y)), &state[&y], &found, None, TOLERANCE)
 }
 
 #[test]

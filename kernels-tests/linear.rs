@@ -1,6 +1,8 @@
+use farpast::format::Q6_K;
+use farpast::memory::{Maths, Tile};
 use farpast::program::Mode;
 
-use crate::cases::{Case, TILES_OF_LINEARS, of};
+use crate::cases::{Case, TILES_OF_LINEARS, Values, of};
 use crate::harness::{catches, catches_any_fault, check, result_bits, runs};
 
 #[test]
@@ -11,9 +13,9 @@ fn equals_its_reference_in_every_format() {
 #[test]
 fn decode_and_prefill_give_the_same_bits_in_any_tile() {
     for case in of("linear") {
-        let Case::Linear { format, n, k, t, add, outputs, parts, values, .. } = case else { unreachable!() };
+        let Case::Linear { tile, format, n, k, t, add, outputs, parts, values, .. } = case else { unreachable!() };
         // Every number of tokens, and a K that is no whole group where the format has such.
-        if t.len() != 17 && k != 33 {
+        if (t.len() != 17 && k != 33) || tile.maths != Maths::F32 {
             continue;
         }
         let cases = TILES_OF_LINEARS.into_iter().flat_map(|tile| {
@@ -33,6 +35,31 @@ fn decode_and_prefill_give_the_same_bits_in_any_tile() {
     }
 }
 
+/// Of each kind of maths that rounds x.
+#[test]
+fn tiles_of_one_token_and_of_four_round_alike() {
+    for maths in [Maths::F16, Maths::Dot8] {
+        let tiles = TILES_OF_LINEARS.map(|tile| Tile { maths, ..tile });
+        let cases = tiles.into_iter().flat_map(|tile| {
+            let case = |mode| Case::Linear {
+                mode,
+                tile,
+                format: &Q6_K,
+                n: 67,
+                k: 256,
+                t: &[5],
+                add: false,
+                outputs: false,
+                parts: 1,
+                values: Values::Unit,
+            };
+            [case(Mode::Decode), case(Mode::Prefill)]
+        });
+        let bits: Vec<_> = cases.filter(runs).map(|case| result_bits(&case.setup())).collect();
+        assert!(bits.iter().all(|other| *other == bits[0]), "{maths:?}");
+    }
+}
+
 #[test]
 fn planted_faults_are_caught() {
     catches(
@@ -43,6 +70,11 @@ fn planted_faults_are_caught() {
             ("ADD == 1u", "ADD == 0u"),
             ("unpack4xI8", "unpack4xU8"),
             ("min(t + 2u, last)", "min(t + 1u, last)"),
+            ("most / 127.0", "most / 128.0"),
+            ("fma(dm.y * x_scale", "fma(dm.x * x_scale"),
+            ("w8.y, x_high", "w8.y, x_low"),
+            ("less(both.x, 32u)", "less(both.x, 31u)"),
+            ("x[3], fma(NumPerToken(w4.z)", "x[2], fma(NumPerToken(w4.z)"),
         ],
     );
     catches_any_fault("linear");

@@ -159,6 +159,19 @@ fn the_27b_gemmas_scale_queries_by_hidden_over_heads() {
     }
 }
 
+/// Where all weights of a kind have one format; beside the layers there are embed, output_norm, the head and sample.
+#[test]
+fn layers_take_few_dispatches_in_decode() {
+    for (name, each) in [("llama", 6), ("qwen2", 6), ("qwen3", 7), ("gemma3", 9)] {
+        let toy = named(name);
+        let programs = model_programs(&toy.weights(), Element::F16, 32);
+        // With norms apart, with subgroups, on GPUs: prefill and decode of each.
+        let found: Vec<_> = programs.iter().skip(1).step_by(2).map(|p| p.dispatches.len()).collect();
+        let folded = toy.layers * each + 4;
+        assert_eq!(found, [folded + 2 * toy.layers, folded, folded], "{name}");
+    }
+}
+
 fn named(name: &str) -> &'static Toy {
     toy::ALL.iter().find(|toy| toy.name == name).unwrap()
 }

@@ -303,7 +303,7 @@ impl Toy {
 
 /// What engines record for a checkpoint, with subgroups and without.
 pub fn model_programs(weights: &Weights, kv: Element, context: usize) -> Vec<Program> {
-    let tiles = [Tile::SOFTWARE, Tile { broadcast: true, ..Tile::SOFTWARE }, Tile::HARDWARE];
+    let tiles = [Tile::SOFTWARE, Tile::SUBGROUPS, Tile::HARDWARE];
     tiles.into_iter().flat_map(|tile| programs_of(weights, kv, context, tile)).collect()
 }
 

@@ -12,16 +12,16 @@ override OUTPUTS: u32;  // 1: rows are outputs, 0: tokens
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
-    let n = group.x * LANES * ROWS + lane.index;
     let tokens = select(step.n_tokens, step.n_outputs, OUTPUTS == 1u);
     let t = group.y * TOKENS;
     if t >= tokens { return; }
-    var sums = products(n, t, tokens - 1u, lane);
+    var sums = products(group.x, t, tokens - 1u, lane);
     for (var r = 0u; r < ROWS; r += 1u) {
-        let at = t * STRIDE + ROW0 + n + LANES * r;
+        let n = row_of(group.x, lane, r);
+        let at = t * STRIDE + ROW0 + n;
         for (var i = 0u; i < TOKENS; i += 1u) {
             let sum = of_token(sums[r], i);
-            if n + LANES * r < N && t + i < tokens { y[at + i * STRIDE] = select(sum, y[at + i * STRIDE] + sum, ADD == 1u); }
+            if n < N && t + i < tokens { y[at + i * STRIDE] = select(sum, y[at + i * STRIDE] + sum, ADD == 1u); }
         }
     }
 }

@@ -1,5 +1,5 @@
 // y[t, F0 + f] = act(sum_k gate[f, k] x[t, k]) * sum_k up[f, k] x[t, k], of x or of x normalised.
-// Of each LANES * ROWS rows of w the first half are rows of gate, the second the same of up.
+// Of each 16 rows of w the first 8 are rows of gate, the others the same of up.
 // One workgroup for each (LANES * ROWS / 2 f, TOKENS t).
 override F: u32;        // rows of gate that are bound
 override F0: u32;
@@ -16,11 +16,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let t = group.y * TOKENS;
     if t >= step.n_tokens { return; }
     prepare(t, lane);
-    var sums = products(group.x * LANES * ROWS + lane.index, t, step.n_tokens - 1u, lane);
-    for (var r = 0u; r < ROWS / 2u; r += 1u) {
-        let f = group.x * LANES * (ROWS / 2u) + lane.index + LANES * r;
+    var sums = products(group.x, t, step.n_tokens - 1u, lane);
+    for (var r = 0u; r < ROWS; r += 2u) {
+        let f = row_of(group.x, lane, r) / 16u * 8u + lane.index % 8u;
         for (var i = 0u; i < TOKENS; i += 1u) {
-            let value = act(of_token(sums[r], i)) * of_token(sums[r + ROWS / 2u], i);
+            let value = act(of_token(sums[r], i)) * of_token(sums[r + 1u], i);
             if f < F && t + i < step.n_tokens { y[(t + i) * STRIDE + F0 + f] = value; }
         }
     }

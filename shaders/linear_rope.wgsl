@@ -1,7 +1,7 @@
 // q, k and v of x or of x normalised, in one: rows of w are pairs of dims, PAIR0 .. PAIR0 + PAIRS of all pairs of heads
 // 0 .. H of q, H .. H + G of k, H + G .. H + 2G of v. Pairs p < R2 of q and k turn by the angle whose
 // (cos, sin) is rope[position, p]; q is written to [t, h, 2p ..], k and v to the page slot of each token.
-// Of each LANES * ROWS rows of w the first half are the first dims of pairs, the second the second.
+// Of each 16 rows of w the first 8 are the first dims of pairs, the others the second.
 // One workgroup for each (LANES * ROWS / 2 pairs, TOKENS t).
 override D2: u32;      // pairs of a head: D / 2
 override R2: u32;      // of which the first R2 turn
@@ -27,12 +27,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let t = group.y * TOKENS;
     if t >= step.n_tokens { return; }
     prepare(t, lane);
-    var sums = products(group.x * LANES * ROWS + lane.index, t, step.n_tokens - 1u, lane);
-    for (var r = 0u; r < ROWS / 2u; r += 1u) {
-        let pair = group.x * LANES * (ROWS / 2u) + lane.index + LANES * r;
+    var sums = products(group.x, t, step.n_tokens - 1u, lane);
+    for (var r = 0u; r < ROWS; r += 2u) {
+        let pair = row_of(group.x, lane, r) / 16u * 8u + lane.index % 8u;
         if pair >= PAIRS { break; }
         for (var i = 0u; i < TOKENS; i += 1u) {
-            if t + i < step.n_tokens { put(t + i, PAIR0 + pair, vec2(of_token(sums[r], i), of_token(sums[r + ROWS / 2u], i))); }
+            if t + i < step.n_tokens { put(t + i, PAIR0 + pair, vec2(of_token(sums[r], i), of_token(sums[r + 1u], i))); }
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
 use crate::kernel::Step;
 use crate::kernels::{AttentionDims, SAMPLED};
 use crate::kv::PagePool;
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, Tile, stride};
+use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
 use crate::program::{Mode, Program};
 use crate::sampler::Sampling;
@@ -52,6 +52,8 @@ pub struct EngineOptions {
     pub kv: Element,
     /// KV pages of 16 positions; 0 takes what `sequences` of `context` positions fill.
     pub pages: usize,
+    /// In which numbers linears form their products. f16 and int8 change the logits, by some 1e-2.
+    pub maths: Maths,
     /// Most bytes of one binding, when less than the device allows.
     pub binding: usize,
     /// Most bytes of the model on the device. `None`: where the device computes in the system's memory, what is available
@@ -72,6 +74,7 @@ impl Default for EngineOptions {
             batch: 256,
             kv: Element::F16,
             pages: 0,
+            maths: Maths::F32,
             binding: usize::MAX,
             memory: None,
             tune: false,

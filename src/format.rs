@@ -51,6 +51,8 @@ pub struct Format {
     pub units: fn(cols: usize) -> usize,
     /// Fills the zeroed units of a row from the checkpoint's bytes of it.
     pub pack_row: fn(row: &[u8], units: &mut [u8]),
+    /// Whether the WGSL also gives the quants as int8, four in a word.
+    pub packed: bool,
     /// WGSL that reads one group of 32 weights from the binding `w: array<vec4<u32>>`; see `shaders/common/rows.wgsl`.
     pub wgsl: &'static str,
 }

@@ -59,6 +59,10 @@ pub struct Caps {
     pub max_groups: u32,
     /// Invocations of a subgroup, at least; 0: shaders cannot use subgroups, or `FARPAST_DISABLE` names them.
     pub subgroup: u32,
+    /// Whether shaders can compute in f16, unless `FARPAST_DISABLE` names it.
+    pub f16: bool,
+    /// Whether linears may form products of int8, unless `FARPAST_DISABLE` names `dot8`: WGSL has them everywhere.
+    pub dot8: bool,
     /// Whether the device's own clock can be read, unless `FARPAST_DISABLE` names it.
     pub timestamps: bool,
 }
@@ -156,21 +160,28 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
         max_binding: max_binding(&limits),
         max_groups: limits.max_compute_workgroups_per_dimension,
         subgroup: if features.contains(wgpu::Features::SUBGROUP) { info.subgroup_min_size } else { 0 },
+        f16: features.contains(wgpu::Features::SHADER_F16),
+        dot8: !is_disabled("dot8"),
         timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
     }
 }
 
-/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,timestamps,pipelines` names.
+/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,f16,timestamps,pipelines` names.
 fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
-    let disabled = std::env::var("FARPAST_DISABLE").unwrap_or_default();
-    let is_disabled = |name: &str| disabled.split(',').any(|d| d.trim().eq_ignore_ascii_case(name));
     let used = [
         ("subgroups", wgpu::Features::SUBGROUP),
+        ("f16", wgpu::Features::SHADER_F16),
         ("timestamps", wgpu::Features::TIMESTAMP_QUERY),
         ("pipelines", wgpu::Features::PIPELINE_CACHE),
     ];
     let allowed = used.into_iter().filter(|(name, _)| !is_disabled(name)).map(|(_, feature)| feature);
     adapter.features() & allowed.fold(wgpu::Features::empty(), |all, feature| all | feature)
+}
+
+/// Whether `FARPAST_DISABLE` names it.
+fn is_disabled(name: &str) -> bool {
+    let disabled = std::env::var("FARPAST_DISABLE").unwrap_or_default();
+    disabled.split(',').any(|d| d.trim().eq_ignore_ascii_case(name))
 }
 
 /// Some drivers allow a binding beyond the largest buffer.

@@ -81,6 +81,7 @@ pub enum Const {
 /// Everything that selects one pipeline of a kernel. Equal specs share a pipeline.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Spec {
+    enables: Vec<&'static str>,
     includes: Vec<&'static str>,
     constants: Vec<(&'static str, Const)>,
 }
@@ -95,6 +96,12 @@ impl Spec {
     /// With constant `name` of type f32.
     pub fn f32(mut self, name: &'static str, value: f32) -> Self {
         self.constants.push((name, Const::F32(value.to_bits())));
+        self
+    }
+
+    /// With a WGSL extension enabled.
+    pub fn enable(mut self, extension: &'static str) -> Self {
+        self.enables.push(extension);
         self
     }
 
@@ -208,10 +215,13 @@ impl Extent {
 }
 
 impl Kernel {
-    /// The complete WGSL module for `spec`: the files joined (declarations may come in any order), each
+    /// The complete WGSL module for `spec`: what it enables, and the files joined (declarations may come in any order), each
     /// `override NAME: TYPE;` made a `const` of the spec's value, so that it may also size a per-invocation array.
     pub fn wgsl(&self, spec: &Spec) -> String {
         let mut text = format!("// {}\n", self.name);
+        for extension in &spec.enables {
+            writeln!(text, "enable {extension};").expect("writing to a string");
+        }
         let step = self.bindings.iter().any(|(_, a)| *a == Access::Step).then_some(STEP);
         let files = step.into_iter().chain(spec.includes.iter().copied()).chain([self.source]);
         let mut unused: Vec<_> = spec.constants.iter().map(|(name, _)| *name).collect();

@@ -9,10 +9,11 @@ mod embed;
 mod geglu;
 mod linear;
 mod linear_glu;
+mod linear_norm;
 mod linear_rope;
+mod norm_rope_store;
 mod output_norm;
 mod rmsnorm;
-mod rope_store;
 mod sample;
 mod softcap;
 mod swiglu;
@@ -21,7 +22,7 @@ pub use attention_prefill::Scores;
 pub use embed::SAMPLED;
 pub use linear::Norm;
 pub use linear_glu::Gate;
-pub use rope_store::{Pairs, Rope};
+pub use norm_rope_store::{Pairs, Rope};
 
 use crate::kernel::{Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Tensor, Tile};
@@ -32,9 +33,10 @@ pub static ALL: &[&Kernel] = &[
     &embed::EMBED,
     &rmsnorm::RMSNORM,
     &linear::LINEAR,
+    &linear_norm::LINEAR_NORM,
     &linear_glu::LINEAR_GLU,
     &linear_rope::LINEAR_ROPE,
-    &rope_store::ROPE_STORE,
+    &norm_rope_store::NORM_ROPE_STORE,
     &attention_prefill::ATTENTION_PREFILL,
     &attention_decode::ATTENTION_DECODE,
     &attention_merge::ATTENTION_MERGE,
@@ -48,7 +50,7 @@ pub static ALL: &[&Kernel] = &[
 
 /// Whether a dispatch is of a kernel that runs as the [`Tile`] says.
 pub(crate) fn is_tiled(d: &Dispatch) -> bool {
-    d.spec.includes(LINEAR_WGSL)
+    d.spec.includes(linear::LINEAR_COMMON)
 }
 
 /// Shapes of an attention layer.
@@ -148,7 +150,7 @@ fn kv_include(element: Element) -> &'static str {
 fn lane_include(tile: Tile) -> &'static str {
     match tile.broadcast {
         true => include_str!("../shaders/common/lane_subgroup.wgsl"),
-        false => include_str!("../shaders/common/lane.wgsl"),
+        false => LANE,
     }
 }
 
@@ -156,7 +158,7 @@ fn lane_include(tile: Tile) -> &'static str {
 fn rms_include(tile: Tile) -> &'static str {
     match tile.broadcast {
         true => include_str!("../shaders/common/rms_broadcast.wgsl"),
-        false => include_str!("../shaders/common/rms_loads.wgsl"),
+        false => RMS_LOADS,
     }
 }
 
@@ -170,14 +172,11 @@ fn part_include(tile: Tile) -> &'static str {
     }
 }
 
-const LINEAR_WGSL: &str = include_str!("../shaders/common/linear.wgsl");
+const LANE: &str = include_str!("../shaders/common/lane.wgsl");
 const GELU: &str = include_str!("../shaders/common/gelu.wgsl");
 const NORM_FOLD: &str = include_str!("../shaders/common/norm_fold.wgsl");
 const NORM_NONE: &str = include_str!("../shaders/common/norm_none.wgsl");
 const SILU: &str = include_str!("../shaders/common/silu.wgsl");
+const RMS_LOADS: &str = include_str!("../shaders/common/rms_loads.wgsl");
 const ROWS: &str = include_str!("../shaders/common/rows.wgsl");
-const TOKENS_1: &str = include_str!("../shaders/common/tokens_1.wgsl");
-const TOKENS_4: &str = include_str!("../shaders/common/tokens_4.wgsl");
-const X_BROADCAST: &str = include_str!("../shaders/common/x_broadcast.wgsl");
-const X_LOADS: &str = include_str!("../shaders/common/x_loads.wgsl");
 const SOFTCAP_OF: &str = include_str!("../shaders/common/softcap.wgsl");

@@ -273,21 +273,41 @@ impl Capacity {
 /// Shape of the register tile that one workgroup of a linear holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tile {
-    /// Invocations of a workgroup.
+    /// Invocations of a workgroup, a multiple of 8.
     pub lanes: usize,
-    /// Weight rows of one invocation.
+    /// Weight rows of one invocation, an even number.
     pub rows: usize,
     /// Tokens of one invocation in prefill; in decode it is one.
     pub tokens: usize,
     /// Whether invocations of a subgroup of 8 or more share their loads of x.
     pub broadcast: bool,
+    /// Whether norms are folded into the linears that follow in decode.
+    pub folds: bool,
+    /// In which numbers products are formed.
+    pub maths: Maths,
+}
+
+/// In which numbers a linear forms its products. Their sums are f32.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Maths {
+    /// f32.
+    #[default]
+    F32,
+    /// Weights and inputs rounded to f16, products summed in f16 by fours.
+    F16,
+    /// Inputs rounded to int8 with a scale for each 32, as llama.cpp's Q8_1; products with quants of int8 or less. Weights of formats
+    /// that have no such quants are multiplied in f32.
+    Dot8,
 }
 
 impl Tile {
-    /// For drivers that run shaders on the CPU: a workgroup is one SIMD vector, and reuse in registers is everything.
-    pub const SOFTWARE: Tile = Tile { lanes: 8, rows: 4, tokens: 4, broadcast: false };
+    /// For drivers that run shaders on the CPU: a workgroup is one SIMD vector, and reuse in registers is everything. Each
+    /// invocation loads all of x, so that norms are cheaper apart.
+    pub const SOFTWARE: Tile = Tile { lanes: 8, rows: 8, tokens: 4, broadcast: false, folds: false, maths: Maths::F32 };
+    /// For those with subgroups of 8 or more.
+    pub const SUBGROUPS: Tile = Tile { rows: 4, broadcast: true, folds: true, ..Tile::SOFTWARE };
     /// For GPUs: enough invocations to fill them.
-    pub const HARDWARE: Tile = Tile { lanes: 64, rows: 2, tokens: 4, broadcast: false };
+    pub const HARDWARE: Tile = Tile { lanes: 64, rows: 2, folds: true, ..Tile::SOFTWARE };
 }
 
 impl std::fmt::Display for Tile {
@@ -366,14 +386,18 @@ impl Memory {
 
     /// A weight of the checkpoint, split by slabs of rows where it exceeds the binding limit.
     pub fn weight(&mut self, name: &str, w: WeightRows) -> Weight {
-        self.split(name, w.into(), SLAB)
+        self.stack(name, vec![w])
+    }
+
+    /// Rows of `tensors`, which have one format and length, one after the other.
+    pub fn stack(&mut self, name: &str, tensors: Vec<WeightRows>) -> Weight {
+        self.split(name, tensors.into(), SLAB)
     }
 
     /// Rows of `tensors`, counted through all of them, that the kernels take two by two: see [`WeightStack::pairs`]. The zeros
     /// behind the last pair are not among the weight's rows.
     pub fn pairs(&mut self, name: &str, tensors: Vec<WeightRows>, pairs: &[[usize; 2]]) -> Weight {
-        let half = self.tile.lanes * self.tile.rows / 2;
-        let weight = self.split(name, WeightStack::pairs(tensors, pairs, half), 2 * half);
+        let weight = self.split(name, WeightStack::pairs(tensors, pairs), 2 * SLAB);
         Weight { rows: 2 * pairs.len(), ..weight }
     }
 

@@ -228,6 +228,12 @@ impl Declare<'_> {
         weights
     }
 
+    /// Weights of all rows of `tensors`, one for each run of tensors of one format.
+    fn stacks(&mut self, name: &str, tensors: Vec<WeightRows>) -> Vec<Weight> {
+        let runs = tensors.chunk_by(|a, b| a.format == b.format);
+        runs.map(|run| self.memory.stack(name, run.to_vec())).collect()
+    }
+
     /// The RMS norm `name` of the residual stream.
     fn norm(&mut self, name: &str, config: &Config) -> Result<Norm> {
         Ok(Norm { gain: self.vector(name, config.hidden)?, eps: config.norm_eps, h: self.token("h", config.hidden) })

@@ -7,6 +7,19 @@ fn x_group(t: u32, g: u32, lane: Lane) -> X {
     return x_at(t, 8u * g + lane.in_subgroup % 8u);
 }
 
+// The quarters of the group one by one.
+fn add_quarters(
+    x: Held,
+    q: ptr<function, array<Loaded, ROWS>>,
+    dots: ptr<function, array<PerToken, ROWS>>,
+    x_sum: ptr<function, PerToken>,
+) {
+    add_quarter(0u, x, q, dots, x_sum);
+    add_quarter(1u, x, q, dots, x_sum);
+    add_quarter(2u, x, q, dots, x_sum);
+    add_quarter(3u, x, q, dots, x_sum);
+}
+
 // x[t, 4i .. 4i + 4] of the group. The id of a broadcast must be written out.
 fn x_of(x: X, i: u32) -> vec4<f32> {
     switch i {

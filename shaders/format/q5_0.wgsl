@@ -16,10 +16,26 @@ fn scale(base: u32, g: u32) -> vec2<f32> {
 }
 
 fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    let both = bytes(q, j);
+    return array(vec4<f32>(unpack4xU8(both.x)) - 16.0, vec4<f32>(unpack4xU8(both.y)) - 16.0);
+}
+
+// Of 5 bits.
+fn bytes(q: Group, j: u32) -> vec2<u32> {
     let low = q.low[j];
     let high = q.high >> j;
-    return array(
-        vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | ((high & 0x01010101u) << 4u))) - 16.0,
-        vec4<f32>(unpack4xU8(((low >> 4u) & 0x0f0f0f0fu) | (high & 0x10101010u))) - 16.0,
+    return vec2(
+        (low & 0x0f0f0f0fu) | ((high & 0x01010101u) << 4u),
+        ((low >> 4u) & 0x0f0f0f0fu) | (high & 0x10101010u),
     );
+}
+
+// As int8.
+fn packed(q: Group, j: u32) -> vec2<u32> {
+    let both = bytes(q, j);
+    return vec2(less(both.x, 16u), less(both.y, 16u));
+}
+
+fn halves(_q: Group) -> vec2<f32> {
+    return vec2(1.0);
 }

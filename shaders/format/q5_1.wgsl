@@ -16,10 +16,25 @@ fn scale(base: u32, g: u32) -> vec2<f32> {
 }
 
 fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    let both = bytes(q, j);
+    return array(vec4<f32>(unpack4xU8(both.x)), vec4<f32>(unpack4xU8(both.y)));
+}
+
+// Of 5 bits.
+fn bytes(q: Group, j: u32) -> vec2<u32> {
     let low = q.low[j];
     let high = q.high >> j;
-    return array(
-        vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | ((high & 0x01010101u) << 4u))),
-        vec4<f32>(unpack4xU8(((low >> 4u) & 0x0f0f0f0fu) | (high & 0x10101010u))),
+    return vec2(
+        (low & 0x0f0f0f0fu) | ((high & 0x01010101u) << 4u),
+        ((low >> 4u) & 0x0f0f0f0fu) | (high & 0x10101010u),
     );
+}
+
+// As int8.
+fn packed(q: Group, j: u32) -> vec2<u32> {
+    return bytes(q, j);
+}
+
+fn halves(_q: Group) -> vec2<f32> {
+    return vec2(1.0);
 }

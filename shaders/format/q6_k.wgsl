@@ -20,10 +20,29 @@ fn scale(base: u32, g: u32) -> vec2<f32> {
 }
 
 fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
+    let both = bytes(q, j);
+    return array(
+        q.s.x * (vec4<f32>(unpack4xU8(both.x)) - 32.0),
+        q.s.y * (vec4<f32>(unpack4xU8(both.y)) - 32.0),
+    );
+}
+
+// Of 6 bits.
+fn bytes(q: Group, j: u32) -> vec2<u32> {
     let low = q.low[j];
     let high = q.high[j / 2u] >> (4u * (j % 2u));
-    return array(
-        q.s.x * (vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u))) - 32.0),
-        q.s.y * (vec4<f32>(unpack4xU8(((low >> 4u) & 0x0f0f0f0fu) | ((high & 0x0c0c0c0cu) << 2u))) - 32.0),
+    return vec2(
+        (low & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u),
+        ((low >> 4u) & 0x0f0f0f0fu) | ((high & 0x0c0c0c0cu) << 2u),
     );
+}
+
+// As int8.
+fn packed(q: Group, j: u32) -> vec2<u32> {
+    let both = bytes(q, j);
+    return vec2(less(both.x, 32u), less(both.y, 32u));
+}
+
+fn halves(q: Group) -> vec2<f32> {
+    return q.s;
 }

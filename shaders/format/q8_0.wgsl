@@ -14,3 +14,12 @@ fn scale(base: u32, g: u32) -> vec2<f32> {
 fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
     return array(vec4<f32>(unpack4xI8(q[0][j])), vec4<f32>(unpack4xI8(q[1][j])));
 }
+
+// As int8.
+fn packed(q: Group, j: u32) -> vec2<u32> {
+    return vec2(q[0][j], q[1][j]);
+}
+
+fn halves(_q: Group) -> vec2<f32> {
+    return vec2(1.0);
+}

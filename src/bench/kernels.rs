@@ -94,7 +94,7 @@ const KERNELS: &[&str] = &[
     "attention_merge",
     "attention_prefill",
     "rmsnorm",
-    "rope_store",
+    "norm_rope_store",
     "swiglu",
 ];
 
@@ -165,7 +165,7 @@ impl What {
             What::Qkv(_) => "linear_rope",
             What::Attention { kernel, .. } => kernel,
             What::Norm => "rmsnorm",
-            What::Rope => "rope_store",
+            What::Rope => "norm_rope_store",
             What::Units => "swiglu",
         }
     }
@@ -244,10 +244,11 @@ impl Plan {
                 (record(&m, mode, |r| r.rmsnorm(x, norm.gain, norm.eps, norm.h)), format!(" [{c}]"))
             }
             What::Rope => {
-                let qkv = [q_dim, kv_dim, kv_dim].map(|cols| token(&mut m, cols));
+                let (x, q) = (token(&mut m, q_dim + 2 * kv_dim), token(&mut m, q_dim));
+                let gains = m.table("gains", 2 * a.head_dim, &vec![1.0; 2 * a.head_dim]);
                 let (rope, kv) = (rope(&mut m), kv(&mut m));
                 let heads = format!(" {} + {} heads of {}", a.heads, a.kv_heads, a.head_dim);
-                (record(&m, mode, |r| r.rope_store(a, inputs, rope, qkv, kv)), heads)
+                (record(&m, mode, |r| r.norm_rope_store(a, inputs, rope, x, gains, 1e-5, q, kv)), heads)
             }
             What::Units => {
                 let [gate, up, y] = [f; 3].map(|cols| token(&mut m, cols));

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::fetch::{self, Packaged, Progress};
 use crate::format::{Q4_0, Q4_K, Q8_0};
 use crate::gpu::{self, Caps, DeviceOptions, Gpu};
-use crate::memory::Element;
+use crate::memory::{Element, Maths};
 use crate::models::Config;
 use crate::weights::Weights;
 
@@ -140,6 +140,9 @@ pub struct EngineArgs {
     /// How values are stored; as keys. Also -ctv
     #[arg(long, value_enum, value_name = "KV", conflicts_with = "kv")]
     cache_type_v: Option<Kv>,
+    /// In which numbers weights and activations are multiplied: f16 and dot8 (int8) are faster on some GPUs and change the results
+    #[arg(long, value_enum, default_value_t = MathsArg::F32)]
+    maths: MathsArg,
     /// GPU by index or part of its name, or cpu. Also -dev
     #[arg(long, value_name = "NAME|INDEX|cpu")]
     device: Option<String>,
@@ -152,6 +155,13 @@ pub struct EngineArgs {
     /// Do not time variants of kernels on the first use of a device and model, which takes up to 3 s
     #[arg(long)]
     no_tune: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MathsArg {
+    F32,
+    F16,
+    Dot8,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -226,6 +236,11 @@ impl EngineArgs {
             // Ctrl-C is looked at between steps, and the references take long for one.
             batch: self.batch_size.unwrap_or(32),
             kv: self.kv()?,
+            maths: match self.maths {
+                MathsArg::F32 => Maths::F32,
+                MathsArg::F16 => Maths::F16,
+                MathsArg::Dot8 => Maths::Dot8,
+            },
             memory: self.memory_limit,
             ..EngineOptions::default()
         })

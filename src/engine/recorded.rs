@@ -6,7 +6,7 @@ use crate::gpu::{Caps, Kind};
 use crate::kernel::Count;
 use crate::kernels::AttentionDims;
 use crate::kv::PAGE;
-use crate::memory::{Capacity, Element, Memory, Tile};
+use crate::memory::{Capacity, Element, Maths, Memory, Tile};
 use crate::models::{self, Config, Io, Model};
 use crate::program::{Mode, Program, Recorder};
 use crate::weights::Weights;
@@ -66,6 +66,8 @@ impl Recorded {
         let config = Config::read(weights)?;
         let capacity = capacity(&config, options, caps);
         check(&capacity, &config)?;
+        check_maths(options.maths, caps)?;
+        let tile = Tile { maths: options.maths, ..tile };
         let (memory, io, model) = declare(weights, &config, capacity, tile)?;
         let record = |mode| {
             let mut r = Recorder::new(&memory, mode);
@@ -185,7 +187,8 @@ fn capacity(config: &Config, options: &EngineOptions, caps: Option<&Caps>) -> Ca
 pub fn tile(caps: Option<&Caps>) -> Tile {
     match caps {
         Some(caps) if caps.kind != Kind::Software => Tile::HARDWARE,
-        caps => Tile { broadcast: caps.is_some_and(|caps| caps.subgroup >= 8), ..Tile::SOFTWARE },
+        Some(caps) if caps.subgroup < 8 => Tile::SOFTWARE,
+        _ => Tile::SUBGROUPS,
     }
 }
 
@@ -195,6 +198,16 @@ fn declare(weights: &Weights, config: &Config, capacity: Capacity, tile: Tile) -
     let io = Io::declare(config, &mut memory);
     let model = models::declare(config, weights, &mut memory)?;
     Ok((memory, io, model))
+}
+
+/// Refuses what shaders of the device cannot compute in.
+fn check_maths(maths: Maths, caps: Option<&Caps>) -> Result<()> {
+    let Some(caps) = caps else { return Ok(()) };
+    match maths {
+        Maths::F16 if !caps.f16 => Err(Error::request("maths", "f32: the device has no f16 in shaders", "f16")),
+        Maths::Dot8 if !caps.dot8 => Err(Error::request("maths", "f32: FARPAST_DISABLE names dot8", "dot8")),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses sizes that no step could use.

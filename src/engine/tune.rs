@@ -340,7 +340,8 @@ const CHOICES: usize = 256;
 impl Key {
     fn new(caps: &Caps, candidates: &[Tile], model: &Excerpt) -> Self {
         let mut hash = Sha256::new();
-        hash.update(format!("{} {candidates:?} {}", env!("CARGO_PKG_VERSION"), model.tokens));
+        let maths = model.memory.tile.maths;
+        hash.update(format!("{} {candidates:?} {maths:?} {}", env!("CARGO_PKG_VERSION"), model.tokens));
         for (linear, times) in model.linears.iter().flatten() {
             hash.update(format!("{times} × {}", linear.dispatches[0].label(&model.memory)));
         }

@@ -13,6 +13,7 @@ pub static BF16: Format = Format {
     encode: None,
     units: |cols| cols.div_ceil(LEN) * 4,
     pack_row: halves,
+    packed: false,
     wgsl: include_str!("../../shaders/format/bf16.wgsl"),
 };
 

@@ -15,6 +15,7 @@ pub static F16: Format = Format {
     encode: Some(encode),
     units: |cols| cols.div_ceil(LEN) * 4,
     pack_row: halves,
+    packed: false,
     wgsl: include_str!("../../shaders/format/f16.wgsl"),
 };
 

@@ -13,6 +13,7 @@ pub static F32: Format = Format {
     encode: None,
     units: |cols| cols.div_ceil(LEN) * 8,
     pack_row: |row, units| units[..row.len()].copy_from_slice(row),
+    packed: false,
     wgsl: include_str!("../../shaders/format/f32.wgsl"),
 };
 

@@ -23,6 +23,7 @@ pub static IQ4_NL: Format = Format {
             q.copy_from_slice(&block[2..]);
         });
     },
+    packed: false,
     wgsl: include_str!("../../shaders/format/iq4_nl.wgsl"),
 };
 

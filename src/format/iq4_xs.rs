@@ -27,6 +27,7 @@ pub static IQ4_XS: Format = Format {
             q.copy_from_slice(&block[8..]);
         });
     },
+    packed: false,
     wgsl: include_str!("../../shaders/format/iq4_xs.wgsl"),
 };
 

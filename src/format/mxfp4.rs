@@ -28,6 +28,7 @@ pub static MXFP4: Format = Format {
             q.copy_from_slice(&block[1..]);
         });
     },
+    packed: false,
     wgsl: include_str!("../../shaders/format/mxfp4.wgsl"),
 };
 

@@ -29,6 +29,7 @@ pub static Q2_K: Format = Format {
             d.copy_from_slice(&block[80..]);
         });
     },
+    packed: false,
     wgsl: include_str!("../../shaders/format/q2_k.wgsl"),
 };
 

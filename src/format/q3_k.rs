@@ -33,6 +33,7 @@ pub static Q3_K: Format = Format {
             s[12..14].copy_from_slice(&block[108..]);
         });
     },
+    packed: false,
     wgsl: include_str!("../../shaders/format/q3_k.wgsl"),
 };
 

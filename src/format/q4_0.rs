@@ -23,6 +23,7 @@ pub static Q4_0: Format = Format {
             q.copy_from_slice(&block[2..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q4_0.wgsl"),
 };
 

@@ -23,6 +23,7 @@ pub static Q4_1: Format = Format {
             q.copy_from_slice(&block[4..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q4_1.wgsl"),
 };
 

@@ -30,6 +30,7 @@ pub static Q4_K: Format = Format {
             scales(|g| scale(&block[4..], g), &mut s[4..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q4_k.wgsl"),
 };
 

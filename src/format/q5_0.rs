@@ -24,6 +24,7 @@ pub static Q5_0: Format = Format {
             q.copy_from_slice(&block[6..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q5_0.wgsl"),
 };
 

@@ -25,6 +25,7 @@ pub static Q5_1: Format = Format {
             q.copy_from_slice(&block[8..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q5_1.wgsl"),
 };
 

@@ -32,6 +32,7 @@ pub static Q5_K: Format = Format {
             scales(|g| scale(&block[4..], g), &mut s[4..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q5_k.wgsl"),
 };
 

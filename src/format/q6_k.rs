@@ -32,6 +32,7 @@ pub static Q6_K: Format = Format {
             d.copy_from_slice(&block[208..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q6_k.wgsl"),
 };
 

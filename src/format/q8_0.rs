@@ -22,6 +22,7 @@ pub static Q8_0: Format = Format {
             q.copy_from_slice(&block[2..]);
         });
     },
+    packed: true,
     wgsl: include_str!("../../shaders/format/q8_0.wgsl"),
 };
 

@@ -3,13 +3,10 @@
 use rayon::prelude::*;
 
 use super::rmsnorm::{NORM_FLOPS, norm_row};
-use super::{
-    LINEAR_WGSL, NORM_FOLD, NORM_NONE, ROWS, TOKENS_1, TOKENS_4, WORKGROUP, X_BROADCAST, X_LOADS, lane_include,
-    rms_include,
-};
+use super::{NORM_FOLD, NORM_NONE, ROWS, WORKGROUP, lane_include, rms_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, TensorDesc, Weight, WeightStack, stride};
+use crate::memory::{Element, Host, Maths, Tensor, TensorDesc, Weight, WeightStack, stride};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -52,26 +49,30 @@ impl Recorder<'_> {
         let bound = self.bound(x);
         let mut row0 = 0;
         for &part in &w.parts {
-            let (rows, tile) = (self.desc(part).rows, self.tile());
-            let wide = self.mode() == Mode::Decode && rows >= WIDE;
-            let lanes = if wide { tile.lanes.max(WORKGROUP) } else { tile.lanes };
-            let (spec, [across, down]) = self.tiled(part, bound, lanes, Spec::default().include(NORM_NONE));
+            let (spec, [across, down]) =
+                self.tiled(part, bound, self.lanes_of(part), Spec::default().include(NORM_NONE));
             let spec = spec.u32("ROW0", row0).u32("STRIDE", stride(w.rows)).u32("ADD", add as usize);
             let spec = spec.u32("OUTPUTS", (bound == Count::Outputs) as usize);
             self.dispatch(&LINEAR, spec, &[x, part, y], [across, down, Extent::Fixed(1)]);
-            row0 += rows;
+            row0 += self.desc(part).rows;
         }
     }
 
-    /// What a linear that reads `x` normalised reads, and how: in decode it normalises while it reads, in prefill `norm.h` is
+    /// Invocations of a workgroup for the rows of `part`.
+    pub(super) fn lanes_of(&self, part: Tensor) -> usize {
+        let wide = self.mode() == Mode::Decode && self.desc(part).rows >= WIDE;
+        if wide { self.tile().lanes.max(WORKGROUP) } else { self.tile().lanes }
+    }
+
+    /// What a linear that reads `x` normalised reads, and how: in decode it may normalise while it reads, else `norm.h` is
     /// written first. Either way the bits are the same.
     pub(super) fn normed(&mut self, x: Tensor, norm: Norm) -> (Tensor, Spec) {
-        match self.mode() {
-            Mode::Decode => {
+        match self.mode() == Mode::Decode && self.tile().folds {
+            true => {
                 let spec = Spec::default().include(NORM_FOLD).include(rms_include(self.tile()));
                 (x, spec.f32("EPS", norm.eps))
             }
-            Mode::Prefill => {
+            false => {
                 self.rmsnorm(x, norm.gain, norm.eps, norm.h);
                 (norm.h, Spec::default().include(NORM_NONE))
             }
@@ -83,10 +84,25 @@ impl Recorder<'_> {
         let (format, rows, cols) = (self.format(part), self.desc(part).rows, self.desc(part).cols);
         let tile = self.tile();
         let one = self.mode() == Mode::Decode;
-        let x = if tile.broadcast { X_BROADCAST } else { X_LOADS };
-        let tokens = if one { TOKENS_1 } else { TOKENS_4 };
-        let spec = spec.include(format.wgsl).include(ROWS).include(LINEAR_WGSL).include(x).include(lane_include(tile));
-        let spec = spec.include(tokens);
+        let maths = if tile.maths == Maths::Dot8 && !format.packed { Maths::F32 } else { tile.maths };
+        let spec = spec.include(format.wgsl).include(ROWS).include(lane_include(tile)).include(LINEAR_COMMON);
+        let spec = match maths {
+            Maths::F32 => spec.include(MATHS_F32).include(PRODUCTS),
+            Maths::F16 => spec.enable("f16").include(MATHS_F16).include(PRODUCTS),
+            Maths::Dot8 => spec.include(PRODUCTS_DOT8),
+        };
+        let spec = spec.include(match (maths, tile.broadcast) {
+            (Maths::Dot8, true) => include_str!("../../shaders/common/x_dot8_broadcast.wgsl"),
+            (Maths::Dot8, false) => include_str!("../../shaders/common/x_dot8_loads.wgsl"),
+            (_, true) => include_str!("../../shaders/common/x_broadcast.wgsl"),
+            (_, false) => include_str!("../../shaders/common/x_loads.wgsl"),
+        });
+        let spec = spec.include(match (maths, one) {
+            (Maths::Dot8, true) => include_str!("../../shaders/common/tokens_1_dot8.wgsl"),
+            (Maths::Dot8, false) => include_str!("../../shaders/common/tokens_4_dot8.wgsl"),
+            (_, true) => include_str!("../../shaders/common/tokens_1.wgsl"),
+            (_, false) => include_str!("../../shaders/common/tokens_4.wgsl"),
+        });
         let spec =
             spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
         let spec = spec.u32("LANES", lanes).u32("ROWS", tile.rows);
@@ -105,6 +121,12 @@ impl Recorder<'_> {
         w.parts.iter().map(of_part).collect()
     }
 }
+
+pub(super) const LINEAR_COMMON: &str = include_str!("../../shaders/common/linear.wgsl");
+const MATHS_F32: &str = include_str!("../../shaders/common/maths_f32.wgsl");
+const MATHS_F16: &str = include_str!("../../shaders/common/maths_f16.wgsl");
+const PRODUCTS: &str = include_str!("../../shaders/common/products.wgsl");
+const PRODUCTS_DOT8: &str = include_str!("../../shaders/common/products_dot8.wgsl");
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [x, w, y] = tensors else { unreachable!() };
@@ -133,14 +155,28 @@ pub(super) fn normed_cost(spec: &Spec, rows: usize, x: &TensorDesc, w: &TensorDe
     Cost::new(x.bytes_of(rows) + gains + w.bytes(), 0, 2 * rows * used * w.cols + norm)
 }
 
-/// The first `rows` rows of `[_, K]`, normalised where the spec says so.
+/// The first `rows` rows of `[_, K]`, normalised and rounded to int8 where the spec says so.
 pub(super) fn normed_rows(x: &Host, spec: &Spec, rows: usize, gains: &[f32]) -> Vec<Vec<f64>> {
     let k = spec.get_u32("K");
     let row = |row: &[f32]| match spec.includes(NORM_FOLD) {
         true => norm_row(&row[..k], gains, spec.get_f32("EPS")).collect(),
         false => row[..k].iter().map(|&v| v as f64).collect(),
     };
-    x.f32().chunks(stride(k)).take(rows).map(row).collect()
+    let mut x: Vec<Vec<f64>> = x.f32().chunks(stride(k)).take(rows).map(row).collect();
+    if spec.includes(PRODUCTS_DOT8) {
+        x.iter_mut().for_each(|x| round8(x));
+    }
+    x
+}
+
+/// Each 32 in 127 steps to the largest magnitude: ggml's Q8_1.
+fn round8(x: &mut [f64]) {
+    for group in x.chunks_mut(32) {
+        let step = group.iter().fold(0.0f64, |most, x| most.max(x.abs())) / 127.0;
+        if step > 0.0 {
+            group.iter_mut().for_each(|x| *x = (*x / step).round_ties_even() * step);
+        }
+    }
 }
 
 /// The product of every row of `w` with every row of `x`: `[n][t]`.

@@ -9,7 +9,7 @@ use super::swiglu::SWIGLU_FLOPS;
 use super::{GELU, SILU};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Tensor, TensorDesc, Weight, stride};
+use crate::memory::{Element, Host, Tensor, TensorDesc, Weight, WeightStack, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -65,14 +65,13 @@ impl Recorder<'_> {
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [x, vectors, w, y] = tensors else { unreachable!() };
     let [f, f0, y_stride] = ["F", "F0", "STRIDE"].map(|name| spec.get_u32(name));
-    let half = spec.get_u32("LANES") * spec.get_u32("ROWS") / 2;
     let gate = if spec.includes(SILU) { Gate::Silu } else { Gate::Gelu };
     let x = normed_rows(x, spec, step.n_tokens as usize, vectors.f32());
     let products = times(w.weight(), &x);
     for i in 0..f {
-        let row = i / half * 2 * half + i % half;
+        let [row, second] = WeightStack::pair(i);
         for (t, _) in x.iter().enumerate() {
-            let value = gate.of(products[row][t]) * products[row + half][t];
+            let value = gate.of(products[row][t]) * products[second][t];
             y.f32_mut()[t * y_stride + f0 + i] = value as f32;
         }
     }

@@ -8,7 +8,7 @@ use super::linear::{Norm, normed_cost, normed_rows, times};
 use super::{AttentionDims, AttentionInputs, Rope, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, Weight, stride};
+use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, Weight, WeightStack, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -82,16 +82,15 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, x, vectors, w, rope, q, k_pages, v_pages] = tensors else { unreachable!() };
     let [d2, r2, heads, kv_heads, page] = ["D2", "R2", "H", "G", "PAGE"].map(|name| spec.get_u32(name));
     let [pairs, pair0, k, bias] = ["PAIRS", "PAIR0", "K", "BIAS"].map(|name| spec.get_u32(name));
-    let half = spec.get_u32("LANES") * spec.get_u32("ROWS") / 2;
     let x = normed_rows(x, spec, step.n_tokens as usize, vectors.f32());
     let products = times(w.weight(), &x);
     for i in 0..pairs {
-        let (row, pair) = (i / half * 2 * half + i % half, pair0 + i);
+        let ([row, second], pair) = (WeightStack::pair(i), pair0 + i);
         let (head, p) = (pair / d2, pair % d2);
         for (t, token) in tokens.u32().chunks(4).take(x.len()).enumerate() {
             let (position, slot) = (token[1] as usize, token[2] as usize);
             let biases = [0, 1].map(|i| if bias == 1 { vectors.f32()[stride(k) + 2 * pair + i] as f64 } else { 0.0 });
-            let [a, b] = [products[row][t] + biases[0], products[row + half][t] + biases[1]];
+            let [a, b] = [products[row][t] + biases[0], products[second][t] + biases[1]];
             let turned = if head < heads + kv_heads && p < r2 {
                 let [cos, sin] = [0, 1].map(|i| rope.f32()[2 * (position * r2 + p) + i] as f64);
                 [a * cos - b * sin, a * sin + b * cos]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::WeightRows;
-use crate::format::Format;
+use crate::format::{Format, SLAB};
 
 /// Rows of one tensor, or of several of one format and length, in any order.
 #[derive(Clone, Debug)]
@@ -20,18 +20,23 @@ pub struct WeightStack {
 const ZEROS: u32 = u32::MAX;
 
 impl WeightStack {
-    /// The pairs of rows that a linear takes two by two: of each 2 × `half` rows the first half are the first of `half` pairs,
-    /// the second half the second of the same. Zeros fill the last. Panics unless formats and lengths are equal.
-    pub fn pairs(tensors: Vec<WeightRows>, pairs: &[[usize; 2]], half: usize) -> Self {
-        assert!(tensors.iter().all(|t| (t.format, t.cols) == (tensors[0].format, tensors[0].cols)), "rows of one kind");
-        let mut order = vec![ZEROS; pairs.len().next_multiple_of(half) * 2];
+    /// The pairs of rows that a linear takes two by two: slabs of the first rows of pairs and of the second alternate. Zeros
+    /// fill the last. Panics unless formats and lengths are equal.
+    pub fn pairs(tensors: Vec<WeightRows>, pairs: &[[usize; 2]]) -> Self {
+        let mut order = vec![ZEROS; pairs.len().next_multiple_of(SLAB) * 2];
         for (i, pair) in pairs.iter().enumerate() {
-            let first = i / half * 2 * half + i % half;
-            order[first] = pair[0] as u32;
-            order[first + half] = pair[1] as u32;
+            for (row, place) in pair.iter().zip(Self::pair(i)) {
+                order[place] = *row as u32;
+            }
         }
         let range = 0..order.len();
-        Self { tensors, order: Some(order.into()), range }
+        Self { order: Some(order.into()), range, ..tensors.into() }
+    }
+
+    /// Where the rows of pair `i` stand.
+    pub fn pair(i: usize) -> [usize; 2] {
+        let first = i / SLAB * 2 * SLAB + i % SLAB;
+        [first, first + SLAB]
     }
 
     /// How a row is stored.
@@ -95,8 +100,10 @@ impl WeightStack {
     }
 }
 
-impl From<WeightRows> for WeightStack {
-    fn from(rows: WeightRows) -> Self {
-        Self { range: 0..rows.rows, tensors: vec![rows], order: None }
+impl From<Vec<WeightRows>> for WeightStack {
+    /// One after the other. Panics unless formats and lengths are equal.
+    fn from(tensors: Vec<WeightRows>) -> Self {
+        assert!(tensors.iter().all(|t| (t.format, t.cols) == (tensors[0].format, tensors[0].cols)), "rows of one kind");
+        Self { range: 0..tensors.iter().map(|t| t.rows).sum(), tensors, order: None }
     }
 }

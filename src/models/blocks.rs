@@ -20,8 +20,8 @@ pub(super) struct Qkv {
 enum Projections {
     /// Pairs of dims; `vectors` are the norm's gains and the biases.
     Pairs { weights: Vec<Weight>, vectors: Tensor },
-    /// The heads of q and k have norms, which come before the rotation. `raw` are q and k without them.
-    Heads { weights: [Weight; 3], norms: [Tensor; 2], raw: [Tensor; 2], kv: [Tensor; 2] },
+    /// The heads of q and k have norms, of `gains`, which come before the rotation. `products` are q, k and v without either.
+    Heads { weights: Vec<Weight>, gains: Tensor, products: Tensor },
 }
 
 impl Qkv {
@@ -32,21 +32,19 @@ impl Qkv {
         let name = |part: &str| format!("blk.{l}.{part}");
         let norm = d.norm(&name("attn_norm.weight"), config)?;
         let q = d.token("q", q_dim);
+        let parts = [("attn_q", q_dim), ("attn_k", kv_dim), ("attn_v", kv_dim)];
         let projections = match matches!(config.architecture.as_str(), "gemma3" | "qwen3") {
             true => {
-                let mut matrix = |part, rows| d.matrix(&name(part), rows, c);
-                let weights = [
-                    matrix("attn_q.weight", q_dim)?,
-                    matrix("attn_k.weight", kv_dim)?,
-                    matrix("attn_v.weight", kv_dim)?,
-                ];
-                let mut vector = |part| d.vector(&name(part), a.head_dim);
-                let norms = [vector("attn_q_norm.weight")?, vector("attn_k_norm.weight")?];
-                let raw = [d.token("raw_q", q_dim), d.token("raw_k", kv_dim)];
-                Projections::Heads { weights, norms, raw, kv: [d.token("k", kv_dim), d.token("v", kv_dim)] }
+                let tensors = d.all(parts.map(|(part, rows)| (name(&format!("{part}.weight")), rows)), c)?;
+                let mut gains = d.values(&name("attn_q_norm.weight"), a.head_dim)?;
+                gains.extend(d.values(&name("attn_k_norm.weight"), a.head_dim)?);
+                Projections::Heads {
+                    weights: d.stacks(&name("attn_qkv"), tensors),
+                    gains: d.memory.table(name("attn_q_norm and attn_k_norm"), 2 * a.head_dim, &gains),
+                    products: d.token("qkv", q_dim + 2 * kv_dim),
+                }
             }
             false => {
-                let parts = [("attn_q", q_dim), ("attn_k", kv_dim), ("attn_v", kv_dim)];
                 let qkv = name("attn_qkv.weight");
                 let tensors = match d.contains(&qkv) {
                     true => vec![d.rows(&qkv, q_dim + 2 * kv_dim, c)?],
@@ -77,15 +75,9 @@ impl Qkv {
             Projections::Pairs { weights, vectors } => {
                 r.linear_rope(config.attention, inputs, x, norm, weights, *vectors, rope, q, pages);
             }
-            Projections::Heads { weights, norms, raw, kv } => {
-                r.rmsnorm(x, norm.gain, norm.eps, norm.h);
-                for (w, y) in weights.iter().zip([raw[0], raw[1], kv[1]]) {
-                    r.linear(norm.h, w, y);
-                }
-                for ((raw, gain), y) in raw.iter().zip(norms).zip([q, kv[0]]) {
-                    r.rmsnorm(*raw, *gain, norm.eps, y);
-                }
-                r.rope_store(config.attention, inputs, rope, [q, kv[0], kv[1]], pages);
+            Projections::Heads { weights, gains, products } => {
+                r.linear_norm(x, norm, &[(weights, *products)]);
+                r.norm_rope_store(config.attention, inputs, rope, *products, *gains, norm.eps, q, pages);
             }
         }
         q
@@ -149,9 +141,7 @@ impl Gated {
         match &self.weights {
             Units::Pairs(w) => r.linear_glu(x, norm, w, self.gate, y),
             Units::Apart { weights, products: [gate, up] } => {
-                r.rmsnorm(x, norm.gain, norm.eps, norm.h);
-                r.linear(norm.h, &weights[0], *gate);
-                r.linear(norm.h, &weights[1], *up);
+                r.linear_norm(x, norm, &[(&weights[..1], *gate), (&weights[1..], *up)]);
                 match self.gate {
                     Gate::Silu => r.swiglu(*gate, *up, y),
                     Gate::Gelu => r.geglu(*gate, *up, y),

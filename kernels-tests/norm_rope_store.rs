@@ -6,7 +6,7 @@ use crate::harness::{catches, catches_any_fault, check, run};
 
 #[test]
 fn equals_its_reference_on_ragged_batches() {
-    check("rope_store");
+    check("norm_rope_store");
 }
 
 #[test]
@@ -14,7 +14,7 @@ fn f16_values_beyond_its_range_are_clamped() {
     let dims = farpast::kernels::AttentionDims { heads: 6, kv_heads: 2, head_dim: 8 };
     let sequences = &[Sequence(0, 40, Listed::All)];
     let setup =
-        Case::RopeStore { dims, turning: 8, pairs: Pairs::Halves, kv: Element::F16, sequences, scale: 1e5 }.setup();
+        Case::NormRopeStore { dims, turning: 8, pairs: Pairs::Halves, kv: Element::F16, sequences, scale: 1e5 }.setup();
     let v_pages = setup.program.dispatches[0].written().last().unwrap();
     let farpast::memory::Host::F16(found) = run(&setup, &[v_pages]).remove(0) else { unreachable!() };
     let clamped = found.iter().filter(|x| x.to_f32().abs() == 65504.0).count();
@@ -28,16 +28,18 @@ fn f16_values_beyond_its_range_are_clamped() {
 #[test]
 fn planted_faults_are_caught() {
     catches(
-        "rope_store",
+        "norm_rope_store",
         &[
             ("tokens[t].y", "tokens[t].x"),
-            ("slot / PAGE * G + g", "slot / PAGE * G"),
+            ("slot / PAGE * G + (head - H) % G", "slot / PAGE * G"),
             ("slot % PAGE", "(slot + 1u) % PAGE"),
             ("x.x * turn.x - x.y * turn.y", "x.x * turn.x + x.y * turn.y"),
             ("x.z * turn.w + x.w * turn.z", "x.z * turn.z + x.w * turn.w"),
-            ("} else if head < H + G {", "} else if head <= H + G {"),
+            ("head < H + G {\n        k_pages", "head <= H + G {\n        k_pages"),
             ("head < H + G && i", "head <= H + G && i"),
-            ("v[source + dims.x]", "k[source + dims.x]"),
+            ("gains[gain + dims.x] * v[0] * scale", "v[0] * scale"),
+            ("head >= H", "head > H"),
+            ("sum / f32(n) + eps", "sum / f32(n + 1u) + eps"),
             ("i < R4 / 2u", "i <= R4 / 2u"),
             ("piece(i), turns", "piece(i), true"),
             ("tokens[t].y * R4", "tokens[t].y * D4"),
@@ -47,5 +49,5 @@ fn planted_faults_are_caught() {
             ("clamp(x, vec4(-65504.0), vec4(65504.0))", "clamp(x, vec4(-60000.0), vec4(60000.0))"),
         ],
     );
-    catches_any_fault("rope_store");
+    catches_any_fault("norm_rope_store");
 }

@@ -1,24 +1,26 @@
-//! Rotary embedding of q and k, with k and v written to their page slots.
+//! Norm of the heads of q and k and their rotary embedding, with k and v written to their page slots.
 //!
-//! Source: Su et al. 2021, arXiv:2104.09864, equation 34. The angles are an input (`rope`), so that every scaling of them is
+//! Source: Henry et al. 2020, arXiv:2010.04245, with the norm of [`rmsnorm`](Recorder::rmsnorm); Su et al. 2021,
+//! arXiv:2104.09864, equation 34. The angles are an input (`rope`), so that every scaling of them is
 //! the host's affair and computed in f64.
 
-use super::{AttentionDims, AttentionInputs, WORKGROUP, kv_include};
+use super::rmsnorm::{NORM_FLOPS, norm_row};
+use super::{AttentionDims, AttentionInputs, LANE, RMS_LOADS, WORKGROUP, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
-pub static ROPE_STORE: Kernel = Kernel {
-    name: "rope_store",
-    source: include_str!("../../shaders/rope_store.wgsl"),
+pub static NORM_ROPE_STORE: Kernel = Kernel {
+    name: "norm_rope_store",
+    source: include_str!("../../shaders/norm_rope_store.wgsl"),
     bindings: &[
         ("step", Access::Step),
         ("tokens", Read),
         ("rope", Read),
-        ("k", Read),
-        ("v", Read),
+        ("x", Read),
+        ("gains", Read),
         ("q", ReadWrite),
         ("k_pages", ReadWrite),
         ("v_pages", ReadWrite),
@@ -72,77 +74,85 @@ impl Rope {
 }
 
 impl Recorder<'_> {
-    /// `q`: `[T, H*D]`; `k`, `v`: `[T, G*D]`;
+    /// `x`: `[T, (H + 2G) * D]`: q, k and v side by side; `gains`: `[2 * D]`: of the heads of q, of those of k; `q`: `[T, H*D]`;
     /// `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
-    pub fn rope_store(
+    #[allow(clippy::too_many_arguments)]
+    pub fn norm_rope_store(
         &mut self,
         d: AttentionDims,
         inputs: AttentionInputs,
         rope: Rope,
-        qkv: [Tensor; 3],
+        x: Tensor,
+        gains: Tensor,
+        eps: f32,
+        q: Tensor,
         kv: [Tensor; 2],
     ) {
-        let [q, k, v] = qkv;
         let element = self.desc(kv[0]).element;
         if rope.dims > 0 {
             self.expect(rope.table, Element::F32, rope.dims);
         }
         let whole = d.head_dim.is_multiple_of(8) && rope.dims.is_multiple_of(8) && rope.dims <= d.head_dim;
-        assert!(whole, "rope_store: {} of {} dims turn; multiples of 8 are expected", rope.dims, d.head_dim);
+        assert!(whole, "norm_rope_store: {} of {} dims turn; multiples of 8 are expected", rope.dims, d.head_dim);
+        let heads = d.heads + 2 * d.kv_heads;
+        self.expect(x, Element::F32, heads * d.head_dim);
+        self.expect(gains, Element::F32, 2 * d.head_dim);
         self.expect(q, Element::F32, d.heads * d.head_dim);
-        self.expect(k, Element::F32, d.kv_heads * d.head_dim);
-        self.expect(v, Element::F32, d.kv_heads * d.head_dim);
         for pages in kv {
             self.expect(pages, element, d.head_dim);
         }
         let spec = Spec::default().include(kv_include(element)).include(rope.pairs.include());
+        let spec = spec.include(RMS_LOADS).include(LANE).f32("EPS", eps);
         let spec = spec.u32("D4", d.head_dim / 4).u32("R4", rope.dims / 4);
         let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
-        let across = ((d.heads + 2 * d.kv_heads) * d.head_dim / 8).div_ceil(WORKGROUP);
+        let across = (heads * d.head_dim / 8).div_ceil(WORKGROUP);
         let extents = [Extent::Fixed(across), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
-        self.dispatch(&ROPE_STORE, spec, &[inputs.tokens, rope.table, k, v, q, kv[0], kv[1]], extents);
+        self.dispatch(&NORM_ROPE_STORE, spec, &[inputs.tokens, rope.table, x, gains, q, kv[0], kv[1]], extents);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [tokens, rope, k, v, q, k_pages, v_pages] = tensors else { unreachable!() };
+    let [tokens, rope, x, gains, q, k_pages, v_pages] = tensors else { unreachable!() };
     let [d4, r4, heads, kv_heads, page] = ["D4", "R4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
-    let (d, r) = (4 * d4, 4 * r4);
-    let rope = rope.f32();
+    let (d, r, eps) = (4 * d4, 4 * r4, spec.get_f32("EPS"));
+    let (rope, gains) = (rope.f32(), gains.f32());
     let pairs = if spec.includes(Pairs::Halves.include()) { Pairs::Halves } else { Pairs::Neighbours };
-    let rotate = |position: usize, x: &[f32]| -> Vec<f32> {
-        let mut y = x.to_vec();
+    let turned = |position: usize, x: &[f32], gains: &[f32]| -> Vec<f64> {
+        let mut y: Vec<_> = norm_row(x, gains, eps).collect();
         for (p, turn) in rope[position * r..][..r].chunks(2).enumerate() {
             let [first, second] = pairs.dims(p, r);
-            let [a, b, cos, sin] = [x[first], x[second], turn[0], turn[1]].map(f64::from);
-            y[first] = (a * cos - b * sin) as f32;
-            y[second] = (a * sin + b * cos) as f32;
+            let [a, b, cos, sin] = [y[first], y[second], turn[0].into(), turn[1].into()];
+            y[first] = a * cos - b * sin;
+            y[second] = a * sin + b * cos;
         }
         y
     };
-    for (t, token) in tokens.u32().chunks(4).take(step.n_tokens as usize).enumerate() {
+    let rows = x.f32().chunks((heads + 2 * kv_heads) * d);
+    for (t, (token, x)) in tokens.u32().chunks(4).zip(rows).take(step.n_tokens as usize).enumerate() {
         let (position, slot) = (token[1] as usize, token[2] as usize);
-        for h in 0..heads {
-            let q = &mut q.f32_mut()[(t * heads + h) * d..][..d];
-            q.copy_from_slice(&rotate(position, q));
+        let (of_q, rest) = x.split_at(heads * d);
+        let (of_k, of_v) = rest.split_at(kv_heads * d);
+        for (q, x) in q.f32_mut()[t * heads * d..].chunks_mut(d).zip(of_q.chunks(d)) {
+            for (q, x) in q.iter_mut().zip(turned(position, x, &gains[..d])) {
+                *q = x as f32;
+            }
         }
-        for g in 0..kv_heads {
-            let from = (t * kv_heads + g) * d;
+        for (g, (k, v)) in of_k.chunks(d).zip(of_v.chunks(d)).enumerate() {
             let to = ((slot / page * kv_heads + g) * page + slot % page) * d;
-            for (i, x) in rotate(position, &k.f32()[from..][..d]).into_iter().enumerate() {
-                k_pages.set_kv(to + i, x);
-                v_pages.set_kv(to + i, v.f32()[from + i]);
+            for (i, (k, v)) in turned(position, k, &gains[d..]).into_iter().zip(v).enumerate() {
+                k_pages.set_kv(to + i, k as f32);
+                v_pages.set_kv(to + i, *v);
             }
         }
     }
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [tokens, rope, k, v, q, k_pages, v_pages] = tensors else { unreachable!() };
-    let [r4, heads, kv_heads] = ["R4", "H", "G"].map(|name| spec.get_u32(name));
+    let [tokens, rope, x, gains, q, k_pages, v_pages] = tensors else { unreachable!() };
+    let [d4, r4, heads, kv_heads] = ["D4", "R4", "H", "G"].map(|name| spec.get_u32(name));
     let (rows, turns) = (step.n_tokens as usize, usize::from(r4 > 0));
-    let turned = turns * q.bytes_of(rows);
-    let read = tokens.bytes_of(rows) + turns * rope.bytes_of(rows) + k.bytes_of(rows) + v.bytes_of(rows) + turned;
+    let read = tokens.bytes_of(rows) + turns * rope.bytes_of(rows) + x.bytes_of(rows) + gains.bytes();
     let stored = rows * kv_heads * (k_pages.bytes_of(1) + v_pages.bytes_of(1));
-    Cost::new(read, turned + stored, 12 * rows * (heads + kv_heads) * r4)
+    let flops = rows * (heads + kv_heads) * (NORM_FLOPS * 4 * d4 + 12 * r4);
+    Cost::new(read, q.bytes_of(rows) + stored, flops)
 }
