@@ -233,7 +233,7 @@ fn any_other_number_in_a_decoder_is_noticed() {
         let (rows, cols) = (33, 512);
         let bytes = random.bytes(format.checkpoint_bytes(rows * cols).unwrap());
         let mut others = other_numbers(format.wgsl);
-        assert!(others.len() >= 3, "{}", format.name);
+        assert!(others.len() >= 2, "{}", format.name);
         others.retain(|wgsl| embed(format, wgsl, rows, cols, &bytes, 1).is_ok());
         // Nothing reads the minimum of a format without one.
         let unread = usize::from(format.wgsl.contains("MINIMUM = false"));
