@@ -86,8 +86,8 @@ impl AttentionDims {
         let most = match tile.broadcast {
             // Eight invocations have the answers of all queries, 4 dims each, in 192 registers.
             true => 48 / (self.heads_each() * self.head_dim.div_ceil(32)),
-            // Each has the scores of some keys for all queries in 32 registers, which bounds workgroup memory to 12 KiB.
-            false => 32 * tile.lanes / (self.heads_each() * Self::RUN * Capacity::PAGE),
+            // A lane has the scores of its share of a run's 128 keys in 128 registers; all weights are 8 KiB of workgroup memory.
+            false => tile.lanes.min(16) / self.heads_each(),
         };
         most.clamp(1, 8)
     }

@@ -106,7 +106,7 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
     }
     let software = gpu.caps().kind == Kind::Software;
     let formats: &[&'static Format] = if software { &[&Q4_K] } else { &[&Q4_K, &Q8_0, &F16] };
-    let depths: &[usize] = if software { &[512, 2048] } else { &[512, 2048, 8192] };
+    let depths: &[usize] = &[512, 2048, 8192];
     let (chunk, c, f) = (if software { 32 } else { 512 }, shape.hidden, shape.ffn);
     let mut plans: Vec<Plan> = Vec::new();
     for t in [1, chunk] {
