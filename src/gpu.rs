@@ -97,7 +97,7 @@ pub struct Gpu {
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
-/// The first thing that went wrong asynchronously.
+/// What went wrong asynchronously: that the device is lost, or else the first thing.
 #[derive(Clone, Debug)]
 enum Failure {
     Lost(String),
@@ -106,6 +106,9 @@ enum Failure {
 
 /// No driver leaves a submission running this long; a wait beyond it means that the device is gone.
 const WAIT: Duration = Duration::from_secs(300);
+
+/// What a device that has rejected something may still take to end what it runs.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// All adapters of the backends that `WGPU_BACKEND` allows, best first.
 pub fn adapters() -> Vec<Caps> {
@@ -212,7 +215,11 @@ impl Gpu {
         let record = |failure: &Arc<Mutex<Option<Failure>>>| {
             let failure = failure.clone();
             move |new: Failure| {
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(new);
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                // A lost device rejects what is asked of it before it says that it is lost.
+                if !matches!((&*failure, &new), (Some(Failure::Lost(_)), _) | (Some(_), Failure::Rejected(_))) {
+                    *failure = Some(new);
+                }
             }
         };
         let lost = record(&failure);
@@ -249,10 +256,16 @@ impl Gpu {
     /// The failure reported since the device was opened, if any.
     fn check(&self) -> Result<()> {
         let device = self.caps.name.clone();
-        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+        let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(Failure::Rejected(_)) = failure() {
+            // It says that it is lost when it is asked, and nothing runs on it any more.
+            let idle = wgpu::PollType::Wait { submission_index: None, timeout: Some(IDLE) };
+            let _ = self.device.poll(idle);
+        }
+        match failure() {
             None => Ok(()),
-            Some(Failure::Lost(why)) => Err(Error::DeviceLost { device, why: why.clone() }),
-            Some(Failure::Rejected(what)) => Err(Error::Device { device, what: what.clone() }),
+            Some(Failure::Lost(why)) => Err(Error::DeviceLost { device, why }),
+            Some(Failure::Rejected(what)) => Err(Error::Device { device, what }),
         }
     }
 
