@@ -10,12 +10,13 @@ use naga::{AddressSpace, Module, StorageAccess, TypeInner};
 
 use crate::toy;
 
-/// Validates a shader: with no capability beyond those every WebGPU device has, but for subgroups where it broadcasts and for f16 where it says so.
+/// Validates a shader: with no capability beyond those every WebGPU device has, but for subgroups and f16 where it uses
+/// them.
 pub fn validate(text: &str) -> Result<(Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     // unpack2x16float, which is WGSL without extensions: naga counts it for the sake of old GLES.
     let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-    let used = if broadcasts(text) { plain | Capabilities::SUBGROUP } else { plain };
+    let used = if uses_subgroups(text) { plain | Capabilities::SUBGROUP } else { plain };
     let used = if computes_f16(text) { used | Capabilities::SHADER_FLOAT16 } else { used };
     let info = Validator::new(ValidationFlags::all(), used).validate(&module);
     let info = info.map_err(|e| e.emit_to_string(text))?;
@@ -23,8 +24,14 @@ pub fn validate(text: &str) -> Result<(Module, ModuleInfo), String> {
 }
 
 /// Whether a shader is of the tier with subgroups.
-fn broadcasts(text: &str) -> bool {
-    text.contains("subgroupBroadcast(") || text.contains("subgroup_invocation_id")
+fn uses_subgroups(text: &str) -> bool {
+    words(text).any(|w| w.starts_with("subgroup"))
+}
+
+/// Words of the code, without comments.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.lines().map(|l| l.split("//").next().unwrap_or_default());
+    code.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_'))
 }
 
 /// Whether a shader is of the tier with f16.
@@ -56,18 +63,18 @@ fn each(check: impl Fn(&Kernel, &str, &Module)) {
 fn every_kernel_has_a_plain_shader_and_others_say_what_they_use() {
     let plain = RefCell::new(HashSet::new());
     each(|kernel, text, _| {
-        let code = text.lines().map(|l| l.split("//").next().unwrap_or_default());
-        let words: Vec<_> = code.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
         let mut allowed = vec![];
-        if broadcasts(text) {
+        if uses_subgroups(text) {
+            // What browsers have too.
             allowed.extend(["subgroupBroadcast", "subgroupMax", "subgroup_invocation_id"]);
+            allowed.extend(["subgroupShuffle", "subgroupShuffleXor"]);
         }
         if computes_f16(text) {
             allowed.extend(["enable", "f16"]);
         }
         let beyond = |w: &&str| (["enable", "f16"].contains(w) || w.starts_with("subgroup")) && !allowed.contains(w);
-        assert_eq!(words.into_iter().find(beyond), None, "{}", kernel.name);
-        if !broadcasts(text) && !computes_f16(text) {
+        assert_eq!(words(text).find(beyond), None, "{}", kernel.name);
+        if !uses_subgroups(text) && !computes_f16(text) {
             plain.borrow_mut().insert(kernel.name);
         }
     });
