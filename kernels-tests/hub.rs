@@ -319,8 +319,9 @@ fn two_at_once_fetch_once() {
         let pulls: Vec<_> = (0..3).map(|_| scope.spawn(|| place.pull("org/toy").unwrap())).collect();
         pulls.into_iter().for_each(|pull| assert_eq!(fs::read(pull.join().unwrap()).unwrap(), bytes));
     });
-    let fetched = place.requests().into_iter().filter(|request| request.path.contains("/resolve/")).count();
-    assert_eq!(fetched, 1);
+    // From its start: a busy machine may break off a transfer, which goes on from there.
+    let begins = |request: &Request| request.path.contains("/resolve/") && request.range.is_none();
+    assert_eq!(place.requests().into_iter().filter(begins).count(), 1);
 }
 
 #[test]

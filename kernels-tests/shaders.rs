@@ -25,8 +25,12 @@ pub fn validate(text: &str) -> Result<(Module, ModuleInfo), String> {
 
 /// Whether a shader is of the tier with subgroups.
 fn uses_subgroups(text: &str) -> bool {
-    words(text).any(|w| w.starts_with("subgroup"))
+    words(text).any(|w| SUBGROUPS.contains(&w))
 }
+
+/// What the tier with subgroups uses of them: browsers have all of it.
+const SUBGROUPS: [&str; 5] =
+    ["subgroup_invocation_id", "subgroupBroadcast", "subgroupMax", "subgroupShuffle", "subgroupShuffleXor"];
 
 /// Words of the code, without comments.
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -65,9 +69,7 @@ fn every_kernel_has_a_plain_shader_and_others_say_what_they_use() {
     each(|kernel, text, _| {
         let mut allowed = vec![];
         if uses_subgroups(text) {
-            // What browsers have too.
-            allowed.extend(["subgroupBroadcast", "subgroupMax", "subgroup_invocation_id"]);
-            allowed.extend(["subgroupShuffle", "subgroupShuffleXor"]);
+            allowed.extend(SUBGROUPS);
         }
         if computes_f16(text) {
             allowed.extend(["enable", "f16"]);
