@@ -295,6 +295,10 @@ impl Pull<'_> {
         let blob = blobs.join(&file.hash);
         fs::create_dir_all(&blobs).map_err(|e| self.unwritable(e))?;
         let _lock = self.lock(&file.hash)?;
+        // Whoever had the lock may have fetched it.
+        if is_complete(&path) {
+            return Ok(());
+        }
         if !is_complete(&blob) {
             let partial = blobs.join(format!("{}.incomplete", file.hash));
             self.receive(snapshot, file, &partial)?;

@@ -15,7 +15,7 @@ use crate::cli::output::one_line;
 use crate::error::{Error, Result};
 use crate::gpu::Caps;
 use crate::kernel::Cost;
-use crate::memory::{Capacity, Element, Tile};
+use crate::memory::{Capacity, Element, Maths, Tile};
 use crate::models::Config;
 use crate::weights::Weights;
 
@@ -106,7 +106,14 @@ impl Device {
             driver: one_line(&caps.driver),
             backend: caps.backend.clone(),
             kind: caps.kind.to_string(),
-            tiers: tile.broadcast.then(|| "subgroups".into()).into_iter().collect(),
+            tiers: [
+                ("subgroups", tile.broadcast),
+                ("f16", tile.maths == Maths::F16),
+                ("dot8", tile.maths == Maths::Dot8),
+            ]
+            .into_iter()
+            .filter_map(|(tier, is_used)| is_used.then(|| tier.into()))
+            .collect(),
             tile: tile.to_string(),
             timestamps: caps.timestamps,
         }
