@@ -3,7 +3,7 @@ use farpast::memory::{Maths, Tile};
 use farpast::program::Mode;
 
 use crate::cases::{Case, TILES_OF_LINEARS, Values, of};
-use crate::harness::{catches, catches_any_fault, check, result_bits, runs};
+use crate::harness::{catches, catches_any_fault, check, gpu, result_bits, runs};
 
 #[test]
 fn equals_its_reference_in_every_format() {
@@ -62,20 +62,19 @@ fn tiles_of_one_token_and_of_four_round_alike() {
 
 #[test]
 fn planted_faults_are_caught() {
-    catches(
-        "linear",
-        &[
-            ("step.n_outputs", "step.n_tokens"),
-            ("step.n_tokens", "(step.n_tokens - 1u)"),
-            ("ADD == 1u", "ADD == 0u"),
-            ("unpack4xI8", "unpack4xU8"),
-            ("min(t + 2u, last)", "min(t + 1u, last)"),
-            ("most / 127.0", "most / 128.0"),
-            ("fma(dm.y * x_scale", "fma(dm.x * x_scale"),
-            ("w8.y, x_high", "w8.y, x_low"),
-            ("less(both.x, 32u)", "less(both.x, 31u)"),
-            ("x[3], fma(NumPerToken(w4.z)", "x[2], fma(NumPerToken(w4.z)"),
-        ],
-    );
+    let faults = [
+        ("step.n_outputs", "step.n_tokens"),
+        ("step.n_tokens", "(step.n_tokens - 1u)"),
+        ("ADD == 1u", "ADD == 0u"),
+        ("unpack4xI8", "unpack4xU8"),
+        ("min(t + 2u, last)", "min(t + 1u, last)"),
+        ("most / 127.0", "most / 128.0"),
+        ("fma(dm.y * x_scale", "fma(dm.x * x_scale"),
+        ("w8.y, x_high", "w8.y, x_low"),
+        ("less(both.x, 32u)", "less(both.x, 31u)"),
+    ];
+    let of_f16 = [("x[3], fma(NumPerToken(w4.z)", "x[2], fma(NumPerToken(w4.z)")];
+    let with_f16 = gpu().caps().f16;
+    catches("linear", &[&faults[..], if with_f16 { &of_f16 } else { &[] }].concat());
     catches_any_fault("linear");
 }
