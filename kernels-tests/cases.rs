@@ -1,6 +1,9 @@
 //! The one table of cases: tests, benchmarks and the shader checks go through it. No two dims of a case are equal (but
 //! H and G where their ratio is 1), and tails are no multiples of a tile.
 
+#[path = "cases/aoc.rs"]
+pub mod aoc;
+
 use std::collections::HashMap;
 
 use farpast::format::{ALL, F16, F32, Format, IQ4_NL, Q4_1, Q6_K, Q8_0, SLAB};
@@ -15,6 +18,7 @@ use farpast::sampler::Sampling;
 use half::f16;
 
 use crate::gguf_writer::encode;
+use aoc::Aoc;
 
 /// One kernel, or decode attention with its merge, and the shapes it is recorded for.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +88,8 @@ pub enum Case {
         /// Soft-cap of scores; 0: none.
         cap: f32,
     },
+    /// Trees of anchored attention.
+    Aoc(Aoc),
     /// `t` rows of `c`.
     Bias { c: usize, t: usize },
     /// `t` rows of `f`.
@@ -176,6 +182,12 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "norm_rope_store" => norm_rope_store(),
         "attention_prefill" => attention_prefill(),
         "attention_decode" | "attention_merge" => attention_decode(),
+        "aoc_points" => aoc::points().into_iter().map(Case::Aoc).collect(),
+        "aoc_direction" | "aoc_keys" | "aoc_refine" => aoc::split().into_iter().map(Case::Aoc).collect(),
+        "aoc_order" => aoc::order().into_iter().map(Case::Aoc).collect(),
+        "aoc_gather" => aoc::gather().into_iter().map(Case::Aoc).collect(),
+        "aoc_nodes" => aoc::nodes().into_iter().map(Case::Aoc).collect(),
+        "aoc_lookup" => aoc::lookup().into_iter().map(Case::Aoc).collect(),
         "bias" => vec![Case::Bias { c: 1, t: 3 }, Case::Bias { c: 1537, t: 5 }, Case::Bias { c: 94, t: 17 }],
         "geglu" => vec![
             Case::Geglu { f: 1, t: 3, scale: 4.0 },
@@ -210,7 +222,9 @@ pub fn of(kernel: &str) -> Vec<Case> {
 
 /// Every case, each once.
 pub fn all() -> Vec<Case> {
-    let kernels = farpast::kernels::ALL.iter().map(|k| k.name).filter(|name| *name != "attention_merge");
+    // What is recorded together has the same cases.
+    const OTHERS: &[&str] = &["attention_merge", "aoc_direction", "aoc_keys", "aoc_refine"];
+    let kernels = farpast::kernels::ALL.iter().map(|k| k.name).filter(|name| !OTHERS.contains(name));
     kernels.flat_map(of).collect()
 }
 
@@ -655,6 +669,7 @@ impl Case {
                 }
                 setup
             }
+            Case::Aoc(case) => case.setup(order),
             Case::Softcap { v, r: wanted, cap, scale } => {
                 let mut setup = Draft::new(rows(wanted), &F32, 1, v, 1);
                 let x = setup.memory.activation("x", Count::Outputs, v);
@@ -990,7 +1005,7 @@ impl Batch {
             n_sequences: batch.sequences.len() as u32,
             n_tiles: batch.tiles.len() as u32,
             max_pages: batch.sequences.iter().map(|s| s[1]).max().unwrap_or(0),
-            padding: [0; 3],
+            ..Step::default()
         };
         batch
     }

@@ -295,7 +295,7 @@ pub fn catches_any_fault(kernel: &str) {
 }
 
 /// Constants that only divide the work: a case may have slack.
-const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS", "RUN"];
+const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS", "RUN", "MOST"];
 
 /// Operator changes tried for each kernel.
 const MUTATIONS: usize = 12;
@@ -388,6 +388,7 @@ fn small(kernel: &str) -> Vec<Case> {
         Case::NormRopeStore { dims, .. } => dims.head_dim < 90,
         Case::Attention { dims, .. } => dims.head_dim < 60,
         Case::Sample { v, .. } => v < 2000,
+        Case::Aoc(case) => case.is_small(),
         Case::Bias { .. }
         | Case::Geglu { .. }
         | Case::Softcap { .. }

@@ -1,6 +1,14 @@
 //! Tests of the crate.
 
 mod allocation;
+mod aoc_direction;
+mod aoc_gather;
+mod aoc_keys;
+mod aoc_lookup;
+mod aoc_nodes;
+mod aoc_order;
+mod aoc_points;
+mod aoc_refine;
 mod attention_decode;
 mod attention_merge;
 mod attention_prefill;

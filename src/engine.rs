@@ -454,7 +454,7 @@ impl Inputs {
             n_sequences: self.sequences.len() as u32,
             n_tiles: self.tiles.len() as u32,
             max_pages: self.sequences.iter().map(|s| s[1]).max().unwrap_or(0),
-            padding: [0; 3],
+            ..Step::default()
         }
     }
 }

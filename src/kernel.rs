@@ -156,8 +156,12 @@ pub struct Step {
     pub n_tiles: u32,
     /// Most pages that any sequence of this step reads.
     pub max_pages: u32,
-    /// Zero.
-    pub padding: [u32; 3],
+    /// Rows of the tree that is built.
+    pub rows: u32,
+    /// Rows of a segment of it, or nodes of the depth that is built.
+    pub segment: u32,
+    /// 0, which no compiler knows.
+    pub zero: u32,
 }
 
 /// A number of the step that sizes a dispatch or bounds the rows of a tensor.
@@ -173,6 +177,12 @@ pub enum Count {
     Tiles,
     /// [`Step::max_pages`].
     Pages,
+    /// [`Step::rows`].
+    Rows,
+    /// [`Step::segment`].
+    Segment,
+    /// [`Step::rows`] / [`Step::segment`].
+    Segments,
 }
 
 impl Step {
@@ -184,6 +194,9 @@ impl Step {
             Count::Sequences => self.n_sequences,
             Count::Tiles => self.n_tiles,
             Count::Pages => self.max_pages,
+            Count::Rows => self.rows,
+            Count::Segment => self.segment,
+            Count::Segments => self.rows / self.segment.max(1),
         };
         value as usize
     }

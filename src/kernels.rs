@@ -1,6 +1,14 @@
 //! One file for each kernel: the definition, the bindings, and the method of [`Recorder`](crate::program::Recorder) that
 //! records it. The shader of the same name is in `shaders/`.
 
+mod aoc_direction;
+mod aoc_gather;
+mod aoc_keys;
+mod aoc_lookup;
+mod aoc_nodes;
+mod aoc_order;
+mod aoc_points;
+mod aoc_refine;
 mod attention_decode;
 mod attention_merge;
 mod attention_prefill;
@@ -18,6 +26,7 @@ mod sample;
 mod softcap;
 mod swiglu;
 
+pub use aoc_lookup::{Cover, CoverTensors, FarInputs};
 pub use attention_prefill::Scores;
 pub use embed::SAMPLED;
 pub use linear::Norm;
@@ -40,6 +49,14 @@ pub static ALL: &[&Kernel] = &[
     &attention_prefill::ATTENTION_PREFILL,
     &attention_decode::ATTENTION_DECODE,
     &attention_merge::ATTENTION_MERGE,
+    &aoc_points::AOC_POINTS,
+    &aoc_direction::AOC_DIRECTION,
+    &aoc_keys::AOC_KEYS,
+    &aoc_refine::AOC_REFINE,
+    &aoc_order::AOC_ORDER,
+    &aoc_gather::AOC_GATHER,
+    &aoc_nodes::AOC_NODES,
+    &aoc_lookup::AOC_LOOKUP,
     &bias::BIAS,
     &swiglu::SWIGLU,
     &geglu::GEGLU,

@@ -266,6 +266,7 @@ impl Capacity {
             // A tile holds at least one token.
             Count::Tiles => self.tokens,
             Count::Pages => self.context.div_ceil(Self::PAGE),
+            Count::Rows | Count::Segment | Count::Segments => self.context,
         }
     }
 }

@@ -5,7 +5,7 @@ struct Step {
     n_sequences: u32,
     n_tiles: u32,
     max_pages: u32,
-    padding_0: u32,
-    padding_1: u32,
-    padding_2: u32,
+    rows: u32,
+    segment: u32,
+    zero: u32,  // loops that begin here stay loops: drivers take long to compile them unrolled
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::{F16, Format, Q4_K, Q8_0};
 use crate::gpu::{Buffers, Gpu, Kind};
 use crate::kernel::{Cost, Count, Step};
-use crate::kernels::{AttentionDims, AttentionInputs, Gate, Norm, Pairs, Rope, Scores};
+use crate::kernels::{AttentionDims, AttentionInputs, Cover, FarInputs, Gate, Norm, Pairs, Rope, Scores};
 use crate::kv::PAGE;
 use crate::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, Weight, WeightRows, stride};
 use crate::program::{Mode, Program, Recorder};
@@ -93,6 +93,7 @@ const KERNELS: &[&str] = &[
     "attention_decode",
     "attention_merge",
     "attention_prefill",
+    "aoc_lookup",
     "rmsnorm",
     "norm_rope_store",
     "swiglu",
@@ -122,6 +123,8 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
         plans.push(attention("attention_decode", true));
         plans.push(attention("attention_merge", false));
     }
+    // Twice and eight times the largest tree, too.
+    plans.extend([512, 2048, 8192, 16384, 65536].map(|rows| Plan { t: 1, what: What::Far { rows } }));
     for &depth in &depths[..2] {
         plans.push(Plan { t: chunk, what: What::Attention { depth, kernel: "attention_prefill", shuffled: false } });
     }
@@ -152,10 +155,18 @@ enum What {
         kernel: &'static str,
         shuffled: bool,
     },
+    /// Of queries with so many rows in trees of at most TREE.
+    Far {
+        rows: usize,
+    },
     Norm,
     Rope,
     Units,
 }
+
+/// Rows of the largest tree that is timed, and nodes that are expanded at each depth.
+const TREE: usize = 8192;
+const WIDTH: u32 = 32;
 
 impl What {
     fn kernel(&self) -> &'static str {
@@ -164,6 +175,7 @@ impl What {
             What::Glu(_) => "linear_glu",
             What::Qkv(_) => "linear_rope",
             What::Attention { kernel, .. } => kernel,
+            What::Far { .. } => "aoc_lookup",
             What::Norm => "rmsnorm",
             What::Rope => "norm_rope_store",
             What::Units => "swiglu",
@@ -178,7 +190,11 @@ impl Plan {
             What::Attention { depth, shuffled, .. } => (depth, shuffled),
             _ => (0, false),
         };
-        let pages = (depth + t).div_ceil(PAGE);
+        let pages = match self.what {
+            What::Far { rows } => Cover::QUERIES / (2 * PAGE) + rows / PAGE + 2 * rows / Cover::LEAF / PAGE,
+            _ => (depth + t).div_ceil(PAGE),
+        };
+        let mut far = Vec::new();
         let mut m = Memory::new(Capacity {
             tokens: t,
             outputs: 1,
@@ -239,6 +255,23 @@ impl Plan {
                 let heads = format!(" {} / {} heads of {} @ d{depth}{order}", a.heads, a.kv_heads, a.head_dim);
                 (record(&m, mode, |r| r.attention(a, inputs, scores, q, kv, o)), heads)
             }
+            What::Far { rows } => {
+                let (q, kv, o) = (token(&mut m, q_dim), kv(&mut m), token(&mut m, q_dim));
+                let trees = rows.div_ceil(TREE);
+                let entries = a.kv_heads + pages;
+                let inputs_of_far = FarInputs {
+                    far: m.tensor("far", Element::U32, 1 + trees, 4),
+                    lists: m.tensor("lists", Element::U32, entries, 1),
+                    near: m.tensor("near", Element::F32, a.heads, 2),
+                };
+                far = inputs_of_rows(rows, a.kv_heads, inputs_of_far);
+                let cover = Cover { rows: TREE, gap: f32::MAX, lanes: m.tile.lanes, widths: a.kv_heads };
+                let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
+                let record = record(&m, mode, |r| {
+                    r.aoc_lookup(a, cover, 0, scores, inputs.tokens, inputs_of_far, [q, kv[0], kv[1], o]);
+                });
+                (record, format!(" {} / {} heads of {}, {rows} rows", a.heads, a.kv_heads, a.head_dim))
+            }
             What::Norm => {
                 let (x, norm) = (token(&mut m, c), norm(&mut m));
                 (record(&m, mode, |r| r.rmsnorm(x, norm.gain, norm.eps, norm.h)), format!(" [{c}]"))
@@ -273,14 +306,32 @@ impl Plan {
             memory: m,
             program: Program { dispatches },
             step,
-            inputs: vec![
+            inputs: [
                 (inputs.tokens, (depth..depth + t).flat_map(|p| [0, p as u32, p as u32, 0]).collect()),
                 (inputs.sequences, vec![0, pages as u32, 0, t as u32]),
                 (inputs.tiles, tiles.iter().flat_map(tile).collect()),
                 (inputs.pages, (0..pages).flat_map(|i| [page(i), i * PAGE].map(|n| n as u32)).collect()),
-            ],
+            ]
+            .into_iter()
+            .chain(far)
+            .collect(),
         }
     }
+}
+
+/// Trees of `rows` rows in all, and the pages they are in: after those of kept queries, one tree after the other.
+fn inputs_of_rows(rows: usize, kv_heads: usize, tensors: FarInputs) -> Vec<(Tensor, Vec<u32>)> {
+    let kept = Cover::QUERIES / (2 * PAGE);
+    let sizes: Vec<_> = (0..rows).step_by(TREE).map(|first| TREE.min(rows - first)).collect();
+    let start = (0..).map(|i| Cover::LEAF << i).find(|size| rows / size <= 2 * WIDTH as usize || *size == TREE);
+    let mut far = vec![[1, sizes.len(), start.unwrap_or(TREE), 0]];
+    let mut at = kv_heads + kept;
+    for size in sizes {
+        far.push([size, at, at + size / PAGE, 0]);
+        at += size / PAGE + 2 * size / Cover::LEAF / PAGE;
+    }
+    let lists = (0..kv_heads).map(|_| WIDTH).chain(0..(at - kv_heads) as u32).collect();
+    vec![(tensors.far, far.as_flattened().iter().map(|n| *n as u32).collect()), (tensors.lists, lists)]
 }
 
 fn record(memory: &Memory, mode: Mode, record: impl FnOnce(&mut Recorder)) -> Program {

@@ -292,6 +292,9 @@ fn groups(extent: Extent) -> String {
                 Count::Sequences => "sequences",
                 Count::Tiles => "tiles",
                 Count::Pages => "pages",
+                Count::Rows => "rows",
+                Count::Segment => "segment",
+                Count::Segments => "segments",
             };
             if each == 1 { count.into() } else { format!("{count}/{each}") }
         }

@@ -1,0 +1,19 @@
+use crate::harness::{catches, catches_any_fault, check};
+
+#[test]
+fn are_means_of_rows_or_of_children() {
+    check("aoc_nodes");
+}
+
+#[test]
+fn planted_faults_are_caught() {
+    catches(
+        "aoc_nodes",
+        &[
+            ("k / f32(children)", "k"),
+            ("select(2u * node, LEAF * i", "select(2u * node, LEAF * node"),
+            ("nodes + node / PAGE", "nodes"),
+        ],
+    );
+    catches_any_fault("aoc_nodes");
+}

@@ -1,0 +1,60 @@
+//! The anchors of one depth of a tree: mean key and mean value of the rows of a leaf, or of the two children of any other node, which
+//! stand for as many rows each. Nodes are numbered as in a heap: 1 is the root, the children of i are 2i and 2i + 1.
+
+use super::aoc_lookup::{Cover, CoverTensors, kv_spec, slot};
+use super::{AttentionDims, kv_include};
+use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
+use crate::memory::{Host, Tensor, TensorDesc};
+use crate::program::Recorder;
+
+/// See the module.
+pub static AOC_NODES: Kernel = Kernel {
+    name: "aoc_nodes",
+    source: include_str!("../../shaders/aoc_nodes.wgsl"),
+    bindings: &[("step", Access::Step), ("pages", Read), ("k_pages", ReadWrite), ("v_pages", ReadWrite)],
+    reference,
+    cost,
+};
+
+impl Recorder<'_> {
+    /// `kv`: k and v pages of a layer. The step's segment is the number of nodes of the depth; the depth below is there.
+    pub fn aoc_nodes(&mut self, d: AttentionDims, tensors: CoverTensors, kv: [Tensor; 2]) {
+        let spec = kv_spec(d).include(kv_include(self.desc(kv[0]).element)).u32("LEAF", Cover::LEAF);
+        let across = Extent::Fixed((d.head_dim / 4).div_ceil(16));
+        let groups = [across, Extent::Per(Count::Segment, 4), Extent::Fixed(d.kv_heads)];
+        self.dispatch(&AOC_NODES, spec, &[tensors.pages, kv[0], kv[1]], groups);
+    }
+}
+
+fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
+    let [pages, k_pages, v_pages] = tensors else { unreachable!() };
+    let [d4, heads, page, leaf] = ["D4", "G", "PAGE", "LEAF"].map(|n| spec.get_u32(n));
+    let (rows, first) = (step.rows as usize, step.segment as usize);
+    let (row_pages, node_pages) = pages.u32().split_at(rows / page);
+    for kv in [k_pages, v_pages] {
+        for g in 0..heads {
+            for node in first..2 * first {
+                let (children, from) = match first * leaf == rows {
+                    true => ((node - first) * leaf..(node - first + 1) * leaf, row_pages),
+                    false => (2 * node..2 * node + 2, node_pages),
+                };
+                let bases: Vec<_> = children.map(|c| slot(spec, from[c / page], g, c) * 4 * d4).collect();
+                let to = slot(spec, node_pages[node / page], g, node) * 4 * d4;
+                for j in 0..4 * d4 {
+                    let mean = bases.iter().map(|base| kv.kv(base + j) as f64).sum::<f64>() / bases.len() as f64;
+                    kv.set_kv(to + j, mean as f32);
+                }
+            }
+        }
+    }
+}
+
+fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
+    let [pages, k_pages, _] = tensors else { unreachable!() };
+    let [d4, heads, leaf] = ["D4", "G", "LEAF"].map(|n| spec.get_u32(n));
+    let (rows, nodes) = (step.rows as usize, step.segment as usize);
+    let children = if nodes * leaf == rows { rows } else { 2 * nodes };
+    let row = 2 * heads * k_pages.bytes_of(1);
+    Cost::new(pages.bytes_of(nodes.div_ceil(16)) + children * row, nodes * row, 2 * heads * children * 4 * d4)
+}
