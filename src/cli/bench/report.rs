@@ -112,7 +112,8 @@ impl Device {
                 ("dot8", tile.maths == Maths::Dot8),
             ]
             .into_iter()
-            .filter_map(|(tier, is_used)| is_used.then(|| tier.into()))
+            .filter(|(_, is_used)| *is_used)
+            .map(|(tier, _)| tier.into())
             .collect(),
             tile: tile.to_string(),
             timestamps: caps.timestamps,
