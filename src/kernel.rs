@@ -177,11 +177,11 @@ pub enum Count {
     Tiles,
     /// [`Step::max_pages`].
     Pages,
-    /// [`Step::rows`].
+    /// [`Step::rows`](field@Step::rows).
     Rows,
     /// [`Step::segment`].
     Segment,
-    /// [`Step::rows`] / [`Step::segment`].
+    /// [`Step::rows`](field@Step::rows) / [`Step::segment`].
     Segments,
 }
 
