@@ -46,7 +46,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, lane: Lane) {
         return;
     }
     let slot = tokens[t].z;
-    let to = ((slot / PAGE * G + (head - H) % G) * PAGE + slot % PAGE) * D4;
+    let to = slot_base(slot / PAGE, (head - H) % G, slot);
     if head < H + G {
         k_pages[to + dims.x] = kv_pack(v[0]);
         k_pages[to + dims.y] = kv_pack(v[1]);

@@ -12,6 +12,7 @@ pub use available::{available_memory, left_in_groups};
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
+pub(crate) use tune::scattered;
 pub use tune::{candidates, share_of_time};
 
 use std::path::PathBuf;

@@ -163,6 +163,12 @@ fn kv_include(element: Element) -> &'static str {
     }
 }
 
+/// Row of a KV tensor where slot `slot` of `page`, of head `g`, is.
+fn kv_row(spec: &Spec, page: u32, g: usize, slot: usize) -> usize {
+    let [heads, slots] = ["G", "PAGE"].map(|n| spec.get_u32(n));
+    (page as usize * heads + g) * slots + slot % slots
+}
+
 /// The file that says which invocation this is.
 fn lane_include(tile: Tile) -> &'static str {
     match tile.broadcast {
@@ -195,5 +201,6 @@ const NORM_FOLD: &str = include_str!("../shaders/common/norm_fold.wgsl");
 const NORM_NONE: &str = include_str!("../shaders/common/norm_none.wgsl");
 const SILU: &str = include_str!("../shaders/common/silu.wgsl");
 const RMS_LOADS: &str = include_str!("../shaders/common/rms_loads.wgsl");
+const SLOTS: &str = include_str!("../shaders/common/slots.wgsl");
 const ROWS: &str = include_str!("../shaders/common/rows.wgsl");
 const SOFTCAP_OF: &str = include_str!("../shaders/common/softcap.wgsl");

@@ -79,37 +79,25 @@ pub fn nodes() -> Vec<Aoc> {
 }
 
 pub fn lookup() -> Vec<Aoc> {
-    let case = |dims, kv, trees, size, widths, lanes| {
-        let (cap, gap) = (0.0, 1e30);
-        Aoc::Lookup { dims, kv, trees, size, widths, cap, gap, lanes }
-    };
-    let capped = Aoc::Lookup {
-        dims: dims(6, 2, 12),
-        kv: Element::F32,
-        trees: &[128, 64],
-        size: 32,
-        widths: &[3, 2],
-        cap: 2.5,
-        gap: 1e30,
-        lanes: 8,
-    };
-    let alone = |gap| Aoc::Lookup {
-        dims: dims(4, 2, 20),
-        kv: Element::F32,
-        trees: &[128, 64],
-        size: 16,
-        widths: &[3, 0],
-        cap: 0.0,
+    const NEVER: f32 = 1e30;
+    let case = |dims, kv, trees, size, widths, [cap, gap]: [f32; 2], lanes| Aoc::Lookup {
+        dims,
+        kv,
+        trees,
+        size,
+        widths,
+        cap,
         gap,
-        lanes: 32,
+        lanes,
     };
+    let alone = |gap| case(dims(4, 2, 20), Element::F32, &[128, 64], 16, &[3, 0], [0.0, gap], 32);
     vec![
-        case(dims(6, 2, 12), Element::F32, &[128, 64], 32, &[3, 2], 8),
-        case(dims(6, 2, 12), Element::F32, &[128, 64, 32], 128, &[0, 5], 64),
-        case(dims(5, 1, 36), Element::F16, &[512], 8, &[17], 8),
-        case(dims(8, 1, 132), Element::F16, &[256, 256], 64, &[4], 16),
-        case(dims(3, 3, 8), Element::F32, &[], 8, &[4, 0, 1], 8),
-        capped,
+        case(dims(6, 2, 12), Element::F32, &[128, 64], 32, &[3, 2], [0.0, NEVER], 8),
+        case(dims(6, 2, 12), Element::F32, &[128, 64, 32], 128, &[0, 5], [0.0, NEVER], 64),
+        case(dims(5, 1, 36), Element::F16, &[512], 8, &[17], [0.0, NEVER], 8),
+        case(dims(8, 1, 132), Element::F16, &[256, 256], 64, &[4], [0.0, NEVER], 16),
+        case(dims(3, 3, 8), Element::F32, &[], 8, &[4, 0, 1], [0.0, NEVER], 8),
+        case(dims(6, 2, 12), Element::F32, &[128, 64], 32, &[3, 2], [2.5, NEVER], 8),
         alone(0.08),
         alone(0.3),
         alone(0.9),

@@ -18,20 +18,16 @@ fn scale(base: u32, g: u32) -> vec2<f32> {
 }
 
 fn quants(q: Group, j: u32) -> array<vec4<f32>, 2> {
-    let both = bytes(q, j);
+    let both = packed(q, j);
     return array(vec4<f32>(unpack4xU8(both.x)), vec4<f32>(unpack4xU8(both.y)));
 }
 
-// Of 4 bits.
-fn bytes(q: Group, j: u32) -> vec2<u32> {
+// Of 4 bits: int8 as they are.
+fn packed(q: Group, j: u32) -> vec2<u32> {
     return vec2(q[j], q[j] >> 4u) & vec2(0x0f0f0f0fu);
 }
 
 // As int8.
-fn packed(q: Group, j: u32) -> vec2<u32> {
-    return bytes(q, j);
-}
-
 fn halves(_q: Group) -> vec2<f32> {
     return vec2(1.0);
 }

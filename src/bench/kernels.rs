@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::engine::tile;
+use crate::engine::{scattered, tile};
 use crate::error::{Error, Result};
 use crate::format::{F16, Format, Q4_K, Q8_0};
 use crate::gpu::{Buffers, Gpu, Kind};
@@ -72,8 +72,8 @@ impl Case {
             let desc = self.memory.desc(t);
             let len = desc.rows * stride(desc.cols);
             let host = match desc.element {
-                Element::F32 if !desc.is_table => Host::F32((0..len).map(value).collect()),
-                Element::F16 => Host::F16((0..len).map(|i| f16::from_f32(value(i))).collect()),
+                Element::F32 if !desc.is_table => Host::F32((0..len).map(scattered).collect()),
+                Element::F16 => Host::F16((0..len).map(|i| f16::from_f32(scattered(i))).collect()),
                 _ => continue,
             };
             gpu.write_host(&buffers, t, &host)?;
@@ -353,13 +353,8 @@ fn pairs(m: &mut Memory, format: &'static Format, n: usize, k: usize) -> Weight 
 /// `n` times the same row: encoding takes longer than the kernels.
 fn rows(format: &'static Format, n: usize, k: usize) -> WeightRows {
     let encode = format.encode.expect("a timed format has an encoder");
-    let weights: Vec<f32> = (0..k).map(|i| value(i) / (k as f32).sqrt()).collect();
+    let weights: Vec<f32> = (0..k).map(|i| scattered(i) / (k as f32).sqrt()).collect();
     let mut row = vec![0; k / format.block_len * format.block_bytes];
     encode(&weights, &mut row);
     WeightRows::new(format, n, k, Bytes::new(row.repeat(n)))
-}
-
-/// A number from -1 to 1 that differs from its neighbours.
-fn value(i: usize) -> f32 {
-    (i.wrapping_mul(2_654_435_761) >> 8 & 0xffff) as f32 / 32768.0 - 1.0
 }

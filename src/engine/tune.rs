@@ -246,13 +246,18 @@ fn step(tokens: usize) -> Step {
     Step { n_tokens: tokens as u32, n_outputs: 1, n_sequences: 1, ..Step::default() }
 }
 
+/// A number from -1 to 1 that differs from its neighbours.
+pub(crate) fn scattered(i: usize) -> f32 {
+    (i.wrapping_mul(2_654_435_761) >> 8 & 0xffff) as f32 / 32768.0 - 1.0
+}
+
 /// A tensor as linears may find it: positions one after the other, activations from -1 to 1.
 fn filled(desc: &TensorDesc) -> Result<Host> {
     let mut host = desc.host()?;
     match &mut host {
         Host::F32(v) if !desc.is_table => {
             for (i, x) in v.iter_mut().enumerate() {
-                *x = (i.wrapping_mul(2_654_435_761) >> 8 & 0xffff) as f32 / 32768.0 - 1.0;
+                *x = scattered(i);
             }
         }
         // Token, position, slot and sequence: the only input that linears have.

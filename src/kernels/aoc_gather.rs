@@ -1,8 +1,8 @@
 //! Copies keys and values of a tree's rows to pages of its own, in its order: row i of head g from page slot
 //! `source[order[g, i]]`.
 
-use super::aoc_lookup::{Cover, CoverTensors, kv_spec, slot};
-use super::{AttentionDims, kv_include};
+use super::aoc_lookup::{Cover, CoverTensors, kv_spec};
+use super::{AttentionDims, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, Tensor, TensorDesc};
@@ -42,8 +42,8 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
         for g in 0..heads {
             for i in 0..step.rows as usize {
                 let from = source.u32()[order.u32()[g * capacity + i] as usize] as usize;
-                let from = slot(spec, (from / page) as u32, g, from) * 4 * d4;
-                let to = slot(spec, pages.u32()[i / page], g, i) * 4 * d4;
+                let from = kv_row(spec, (from / page) as u32, g, from) * 4 * d4;
+                let to = kv_row(spec, pages.u32()[i / page], g, i) * 4 * d4;
                 for j in 0..4 * d4 {
                     let x = kv.kv(from + j);
                     kv.set_kv(to + j, x);

@@ -7,7 +7,7 @@
 //!
 //! Source: Hooper et al. 2025, "Multipole attention" (arXiv:2506.13059), on a tree as Barnes and Hut 1986 descend theirs.
 
-use super::{ADD_DOT, AttentionDims, SOFTCAP_OF, Scores, kv_include};
+use super::{ADD_DOT, AttentionDims, SLOTS, SOFTCAP_OF, Scores, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Host, Tensor, TensorDesc, stride};
@@ -98,12 +98,6 @@ pub(super) fn kv_spec(d: AttentionDims) -> Spec {
     Spec::default().include(SLOTS).u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE)
 }
 
-/// Row of the KV tensors that slot `slot` of `page` is for head `g`.
-pub(super) fn slot(spec: &Spec, page: u32, g: usize, slot: usize) -> usize {
-    (page as usize * spec.get_u32("G") + g) * spec.get_u32("PAGE") + slot % spec.get_u32("PAGE")
-}
-
-const SLOTS: &str = include_str!("../../shaders/common/slots.wgsl");
 pub(super) const ORDERED: &str = include_str!("../../shaders/common/ordered.wgsl");
 
 impl Recorder<'_> {
@@ -175,7 +169,7 @@ fn keep(spec: &Spec, position: usize, pages: &[u32], g: usize, queries: &[f32], 
         return;
     }
     let i = position / every % kept;
-    let at = slot(spec, pages[i / (2 * page)], g, i) * 4 * d4;
+    let at = kv_row(spec, pages[i / (2 * page)], g, i) * 4 * d4;
     let head = i % (queries.len() / (4 * d4));
     for (j, x) in queries[head * 4 * d4..][..4 * d4].iter().enumerate() {
         kv[i / page % 2].set_kv(at + j, *x);
@@ -220,7 +214,7 @@ impl Past<'_> {
     fn answer(&self, list: u32, i: usize, rows: usize, is_row: bool) -> Answer {
         let (d, scale, cap) = (4 * self.spec.get_u32("D4"), self.spec.get_f32("SCALE"), self.spec.get_f32("CAP"));
         let page = self.lists[list as usize + i / self.spec.get_u32("PAGE")];
-        let base = slot(self.spec, page, self.g, i) * d;
+        let base = kv_row(self.spec, page, self.g, i) * d;
         let score = |q: &[f32]| {
             let dot: f64 =
                 q.iter().enumerate().map(|(j, q)| f64::from(*q) * f64::from(self.k_pages.kv(base + j))).sum();

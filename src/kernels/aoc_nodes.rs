@@ -1,8 +1,8 @@
 //! The anchors of one depth of a tree: mean key and mean value of the rows of a leaf, or of the two children of any other node, which
 //! stand for as many rows each. Nodes are numbered as in a heap: 1 is the root, the children of i are 2i and 2i + 1.
 
-use super::aoc_lookup::{Cover, CoverTensors, kv_spec, slot};
-use super::{AttentionDims, kv_include};
+use super::aoc_lookup::{Cover, CoverTensors, kv_spec};
+use super::{AttentionDims, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, Tensor, TensorDesc};
@@ -39,8 +39,8 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
                     true => ((node - first) * leaf..(node - first + 1) * leaf, row_pages),
                     false => (2 * node..2 * node + 2, node_pages),
                 };
-                let bases: Vec<_> = children.map(|c| slot(spec, from[c / page], g, c) * 4 * d4).collect();
-                let to = slot(spec, node_pages[node / page], g, node) * 4 * d4;
+                let bases: Vec<_> = children.map(|c| kv_row(spec, from[c / page], g, c) * 4 * d4).collect();
+                let to = kv_row(spec, node_pages[node / page], g, node) * 4 * d4;
                 for j in 0..4 * d4 {
                     let mean = bases.iter().map(|base| kv.kv(base + j) as f64).sum::<f64>() / bases.len() as f64;
                     kv.set_kv(to + j, mean as f32);

@@ -3,11 +3,10 @@
 //!
 //! Source: the metric of the queries of Desai et al., "Squeezed attention" (arXiv:2411.09688), section 4, sampled.
 
-use super::aoc_lookup::{Cover, CoverTensors, kv_spec, slot};
-use super::kv_include;
+use super::aoc_lookup::{Cover, CoverTensors, kv_spec};
+use super::{AttentionDims, WORKGROUP, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::kernels::AttentionDims;
 use crate::memory::{Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
@@ -33,7 +32,7 @@ impl Recorder<'_> {
     pub fn aoc_points(&mut self, d: AttentionDims, cover: Cover, scale: f32, tensors: CoverTensors, kv: [Tensor; 2]) {
         let spec = kv_spec(d).include(kv_include(self.desc(kv[0]).element));
         let spec = spec.u32("POINTS", Cover::POINTS).u32("CAPACITY", cover.rows).f32("SCALE", scale);
-        let groups = [Extent::Per(Count::Rows, 64), Extent::Fixed(Cover::POINTS / 4), Extent::Fixed(d.kv_heads)];
+        let groups = [Extent::Per(Count::Rows, WORKGROUP), Extent::Fixed(Cover::POINTS / 4), Extent::Fixed(d.kv_heads)];
         let CoverTensors { source, queries, points, order, .. } = tensors;
         self.dispatch(&AOC_POINTS, spec, &[source, queries, kv[0], kv[1], points, order], groups);
     }
@@ -46,9 +45,9 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     for g in 0..heads {
         for i in 0..step.rows as usize {
             let from = source.u32()[i] as usize;
-            let row = slot(spec, (from / page) as u32, g, from) * d;
+            let row = kv_row(spec, (from / page) as u32, g, from) * d;
             for p in 0..n_points {
-                let query = slot(spec, queries.u32()[p / (2 * page)], g, p) * d;
+                let query = kv_row(spec, queries.u32()[p / (2 * page)], g, p) * d;
                 let half = if p / page % 2 == 1 { &*v_pages } else { &*k_pages };
                 let dot: f64 = (0..d).map(|j| k_pages.kv(row + j) as f64 * half.kv(query + j) as f64).sum();
                 points.f32_mut()[(g * capacity + i) * n_points + p] = (dot * scale) as f32;

@@ -97,11 +97,12 @@ impl Recorder<'_> {
             (_, true) => include_str!("../../shaders/common/x_broadcast.wgsl"),
             (_, false) => include_str!("../../shaders/common/x_loads.wgsl"),
         });
+        let spec = spec.include(if one { TOKENS_1 } else { TOKENS_4 });
         let spec = spec.include(match (maths, one) {
-            (Maths::Dot8, true) => include_str!("../../shaders/common/tokens_1_dot8.wgsl"),
-            (Maths::Dot8, false) => include_str!("../../shaders/common/tokens_4_dot8.wgsl"),
-            (_, true) => include_str!("../../shaders/common/tokens_1.wgsl"),
-            (_, false) => include_str!("../../shaders/common/tokens_4.wgsl"),
+            (Maths::Dot8, true) => include_str!("../../shaders/common/held_1_dot8.wgsl"),
+            (Maths::Dot8, false) => include_str!("../../shaders/common/held_4_dot8.wgsl"),
+            (_, true) => include_str!("../../shaders/common/held_1.wgsl"),
+            (_, false) => include_str!("../../shaders/common/held_4.wgsl"),
         });
         let spec =
             spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
@@ -125,6 +126,8 @@ impl Recorder<'_> {
 pub(super) const LINEAR_COMMON: &str = include_str!("../../shaders/common/linear.wgsl");
 const MATHS_F32: &str = include_str!("../../shaders/common/maths_f32.wgsl");
 const MATHS_F16: &str = include_str!("../../shaders/common/maths_f16.wgsl");
+const TOKENS_1: &str = include_str!("../../shaders/common/tokens_1.wgsl");
+const TOKENS_4: &str = include_str!("../../shaders/common/tokens_4.wgsl");
 const PRODUCTS: &str = include_str!("../../shaders/common/products.wgsl");
 const PRODUCTS_DOT8: &str = include_str!("../../shaders/common/products_dot8.wgsl");
 

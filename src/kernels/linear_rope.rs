@@ -5,7 +5,7 @@
 //! Source: Su et al. 2021, arXiv:2104.09864, equation 34.
 
 use super::linear::{Norm, normed_cost, normed_rows, times};
-use super::{AttentionDims, AttentionInputs, Rope, kv_include};
+use super::{AttentionDims, AttentionInputs, Rope, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, Weight, WeightStack, stride};
@@ -98,7 +98,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
                 [a, b]
             };
             let g = head.saturating_sub(heads) % kv_heads;
-            let to = 2 * (((slot / page * kv_heads + g) * page + slot % page) * d2 + p);
+            let to = 2 * (kv_row(spec, (slot / page) as u32, g, slot) * d2 + p);
             for (i, value) in turned.into_iter().enumerate() {
                 match head {
                     _ if head < heads => q.f32_mut()[2 * ((t * heads + head) * d2 + p) + i] = value as f32,

@@ -5,7 +5,7 @@
 //! the host's affair and computed in f64.
 
 use super::rmsnorm::{NORM_FLOPS, norm_row};
-use super::{AttentionDims, AttentionInputs, LANE, RMS_LOADS, WORKGROUP, kv_include};
+use super::{AttentionDims, AttentionInputs, LANE, RMS_LOADS, SLOTS, WORKGROUP, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
@@ -102,7 +102,7 @@ impl Recorder<'_> {
             self.expect(pages, element, d.head_dim);
         }
         let spec = Spec::default().include(kv_include(element)).include(rope.pairs.include());
-        let spec = spec.include(RMS_LOADS).include(LANE).f32("EPS", eps);
+        let spec = spec.include(SLOTS).include(RMS_LOADS).include(LANE).f32("EPS", eps);
         let spec = spec.u32("D4", d.head_dim / 4).u32("R4", rope.dims / 4);
         let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
         let across = (heads * d.head_dim / 8).div_ceil(WORKGROUP);
@@ -138,7 +138,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             }
         }
         for (g, (k, v)) in of_k.chunks(d).zip(of_v.chunks(d)).enumerate() {
-            let to = ((slot / page * kv_heads + g) * page + slot % page) * d;
+            let to = kv_row(spec, (slot / page) as u32, g, slot) * d;
             for (i, (k, v)) in turned(position, k, &gains[d..]).into_iter().zip(v).enumerate() {
                 k_pages.set_kv(to + i, k as f32);
                 v_pages.set_kv(to + i, *v);
