@@ -856,6 +856,8 @@ impl Draft {
             tiles: m.input("tiles", Count::Tiles, 4),
             pages: m.tensor("pages", Element::U32, batch.list.len() + 3, 2),
             parts: m.tensor("parts", Element::F32, parts, d.head_dim + 4),
+            near: m.tensor("near", Element::F32, capacity.tokens * d.heads, 2),
+            far: None,
         };
         self.input(inputs.tokens, batch.tokens.as_flattened().to_vec());
         self.input(inputs.sequences, batch.sequences.as_flattened().to_vec());
@@ -995,7 +997,9 @@ impl Batch {
             }
             batch.sequences.push([from, batch.list.len() - from, first, new].map(|n| n as u32));
             for tile in (0..new).step_by(AttentionDims::TILE) {
-                batch.tiles.push([b as u32, (first + tile) as u32, (new - tile).min(AttentionDims::TILE) as u32, 0]);
+                let [entry, entries, ..] = batch.sequences[b];
+                let n = (new - tile).min(AttentionDims::TILE);
+                batch.tiles.push([entry, entries, (first + tile) as u32, n as u32]);
             }
             batch.tables.push((table, before + new));
         }

@@ -67,6 +67,8 @@ fn attention_reads_the_keys_and_values_that_are_seen() {
             tiles: m.input("tiles", Count::Tiles, 4),
             pages: m.tensor("pages", Element::U32, 18, 2),
             parts: m.tensor("parts", Element::F32, 24, 12),
+            near: m.tensor("near", Element::F32, 32 * 6, 2),
+            far: None,
         };
         let (q, o) = (m.activation("q", Count::Tokens, 48), m.activation("o", Count::Tokens, 48));
         let kv = ["k", "v"].map(|name| m.tensor(name, Element::F16, 9 * 2 * PAGE, 8));
@@ -76,7 +78,7 @@ fn attention_reads_the_keys_and_values_that_are_seen() {
     // for each head.
     let one = Step { n_tokens: 1, n_sequences: 1, n_tiles: 1, max_pages: 9, ..Step::default() };
     let decode = Cost { read: 144 * 2 * 32 + 16 + 16 + 72 + 192, written: 2 * 6 * 48, flops: 144 * 6 * 36 };
-    let merge = Cost { read: 16 + 2 * 6 * 48, written: 192, flops: 2 * 6 * 20 };
+    let merge = Cost { read: 16 + 2 * 6 * 48, written: 192 + 6 * 16, flops: 2 * 6 * 20 };
     assert_eq!(run(Mode::Decode, one, 0), [decode, merge]);
     // The window ends within a page: 37 keys.
     let windowed = Cost { read: decode.read - 107 * 2 * 32, flops: 37 * 6 * 36, ..decode };
@@ -84,8 +86,8 @@ fn attention_reads_the_keys_and_values_that_are_seen() {
 
     // 20 queries of which the last sees 48 keys, the one before it 47, …
     let step = Step { n_tokens: 20, n_sequences: 1, n_tiles: 1, max_pages: 3, ..Step::default() };
-    let inputs = 20 * 16 + 16 + 16 + 3 * 8 + 20 * 192;
-    let prefill = Cost { read: 48 * 64 + inputs, written: 20 * 192, flops: (20 * 48 - 190) * 6 * 36 };
+    let inputs = 20 * 16 + 16 + 3 * 8 + 20 * 192;
+    let prefill = Cost { read: 48 * 64 + inputs, written: 20 * (192 + 6 * 16), flops: (20 * 48 - 190) * 6 * 36 };
     assert_eq!(run(Mode::Prefill, step, 0), [prefill]);
     let windowed = Cost { read: (21 + 19) * 64 + inputs, flops: 20 * 21 * 6 * 36, ..prefill };
     assert_eq!(run(Mode::Prefill, step, 21), [windowed]);
@@ -99,13 +101,16 @@ fn attention_counts_no_pair_too_few() {
         let (d, step) = (&setup.program.dispatches[0], &setup.steps[0]);
         let names = d.kernel.bindings.iter().filter(|(_, access)| *access != Access::Step).map(|(name, _)| *name);
         let input = |wanted: &str| {
-            let i = names.clone().position(|name| name == wanted).unwrap();
-            setup.host(d.tensors[i]).u32().to_vec()
+            let i = names.clone().position(|name| name == wanted);
+            i.map(|i| setup.host(d.tensors[i]).u32().to_vec())
         };
-        let (tokens, sequences, pages) = (input("tokens"), input("sequences"), input("pages"));
+        let [tokens, pages] = ["tokens", "pages"].map(|name| input(name).unwrap());
+        // Each of (first entry, entries, first token, tokens).
+        let parts = input("sequences").or(input("tiles")).unwrap();
         let window = d.spec.get_u32("WINDOW");
-        let seen = tokens.chunks(4).take(step.n_tokens as usize).map(|token| {
-            let (end, sequence) = (token[1] as usize + 1, &sequences[4 * token[3] as usize..]);
+        let seen = tokens.chunks(4).take(step.n_tokens as usize).enumerate().map(|(t, token)| {
+            let holds = |part: &&[u32]| (part[2]..part[2] + part[3]).contains(&(t as u32));
+            let (end, sequence) = (token[1] as usize + 1, parts.chunks(4).find(holds).unwrap());
             let first = if window == 0 { 0 } else { end.saturating_sub(window) };
             let list = &pages[2 * sequence[0] as usize..][..2 * sequence[1] as usize];
             let keys = list.chunks(2).map(|entry| {

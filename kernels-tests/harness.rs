@@ -123,9 +123,9 @@ pub fn run(setup: &Setup, wanted: &[Tensor]) -> Vec<Host> {
     wanted.iter().map(|t| read(gpu, &buffers, *t, setup.memory.desc(*t)).unwrap()).collect()
 }
 
-/// The bits of what the last dispatch writes.
+/// The bits of what the last dispatch writes first of all.
 pub fn result_bits(setup: &Setup) -> Vec<u32> {
-    let last = setup.program.dispatches.last().unwrap().written().last().unwrap();
+    let last = setup.program.dispatches.last().unwrap().written().next().unwrap();
     match &run(setup, &[last])[0] {
         Host::F32(v) => v.iter().map(|x| x.to_bits()).collect(),
         other => other.u32().to_vec(),

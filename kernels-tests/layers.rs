@@ -16,7 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("kernels", &["program", "sampler"]),
     ("cache", &["error"]),
     ("gpu", &["program", "cache"]),
-    ("attention", &["kv"]),
+    ("attention", &["kv", "kernels"]),
     ("session", &["attention", "kv", "sampler"]),
     ("models", &["kernels", "weights", "format"]),
     ("engine", &["models", "gpu", "attention", "session"]),

@@ -313,7 +313,7 @@ fn programs_of(weights: &Weights, kv: Element, context: usize, tile: Tile) -> Ve
     let capacity = Capacity { tokens: 64, outputs: 16, sequences: 4, context, pages: 64, kv, binding };
     let mut memory = Memory::new(capacity);
     memory.tile = tile;
-    let io = Io::declare(&config, &mut memory);
+    let io = Io::declare(&config, None, &mut memory);
     let model = models::declare(&config, weights, &mut memory).expect("a complete model");
     let record = |mode| {
         let mut r = Recorder::new(&memory, mode);

@@ -26,7 +26,7 @@ const LOWEST = -3.4028234e38;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;       // [T]: token, position, page slot, sequence
-@group(0) @binding(2) var<storage, read> far: array<vec4<u32>>;          // [B]: first tree, trees, starting size, first of its lists;
+@group(0) @binding(2) var<storage, read> far: array<vec4<u32>>;          // [B]: first tree, trees, starting size (0: never a tree), first of its lists;
                                                                          // then trees, largest first: rows, list of rows' pages, of nodes' pages
 @group(0) @binding(3) var<storage, read> lists: array<u32>;              // a sequence's widths, pages of kept queries; pages of trees
 @group(0) @binding(4) var<storage, read> q: array<vec4<f32>>;            // [T, H, D4]
@@ -66,6 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let g = group.y;
     let token = tokens[t];
     let sequence = far[token.w];
+    if sequence.z == 0u { return; }
     let width = lists[sequence.w + FIRST + g];
     let query = (t * H + g * R) * D4;
     keep(token.y, sequence.w + WIDTHS, query, g, lane);

@@ -9,6 +9,7 @@ override RUNS: u32;  // parts of a sequence and head, at most
 @group(0) @binding(1) var<storage, read> sequences: array<vec4<u32>>;  // [B]: first list entry, entries, first token, tokens
 @group(0) @binding(2) var<storage, read> parts: array<vec4<f32>>;      // [B, RUNS, H, D4 + 1]: o, then (m, l, 0, 0)
 @group(0) @binding(3) var<storage, read_write> o: array<vec4<f32>>;    // [T, H, D4]
+@group(0) @binding(4) var<storage, read_write> near: array<vec4<f32>>; // [T, H]: m, l
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -32,5 +33,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         sum = fma(sum, old_scale, part.y * part_scale);
         out = fma(out, vec4(old_scale), parts[at + i] * part_scale);
     }
-    o[(sequence.z * H + h) * D4 + i] = select(vec4(0.0), out / sum, sum != 0.0);
+    let query = sequence.z * H + h;
+    o[query * D4 + i] = select(vec4(0.0), out / sum, sum != 0.0);
+    if i == 0u { near[query] = vec4(top, sum, 0.0, 0.0); }
 }

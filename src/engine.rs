@@ -6,6 +6,7 @@ mod diverge;
 mod profile;
 mod recorded;
 mod testing;
+mod trees;
 mod tune;
 
 pub use available::{available_memory, left_in_groups};
@@ -17,6 +18,8 @@ pub use tune::{candidates, share_of_time};
 
 use std::path::PathBuf;
 
+use crate::attention::aoc::Far;
+use crate::attention::{self, Attention};
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
 use crate::kernel::Step;
@@ -53,6 +56,9 @@ pub struct EngineOptions {
     pub kv: Element,
     /// KV pages of 16 positions; 0 takes what `sequences` of `context` positions fill.
     pub pages: usize,
+    /// Whether sessions may have [`Attention::Aoc`]: their steps then look the far past up in every layer, and there is memory to
+    /// build trees in.
+    pub aoc: bool,
     /// In which numbers linears form their products. f16 and int8 change the logits, by some 1e-2.
     pub maths: Maths,
     /// Most bytes of one binding, when less than the device allows.
@@ -75,6 +81,7 @@ impl Default for EngineOptions {
             batch: 256,
             kv: Element::F16,
             pages: 0,
+            aoc: false,
             maths: Maths::F32,
             binding: usize::MAX,
             memory: None,
@@ -109,6 +116,10 @@ pub struct Engine {
     pool: PagePool,
     prefill: Program,
     decode: Program,
+    /// See [`trees`].
+    trees: Vec<Program>,
+    /// The first page of the tree that was built last.
+    building: Option<u32>,
     device: Device,
 }
 
@@ -122,6 +133,7 @@ struct OnGpu {
     buffers: Buffers,
     prefill: Prepared,
     decode: Prepared,
+    trees: Vec<Prepared>,
 }
 
 impl Engine {
@@ -154,7 +166,7 @@ impl Engine {
         };
         let mut recorded = Recorded::with(weights, options, Some(gpu.caps()), tile)?;
         let pipelines = loop {
-            let programs = [&recorded.prefill, &recorded.decode];
+            let programs: Vec<_> = [&recorded.prefill, &recorded.decode].into_iter().chain(&recorded.trees).collect();
             let compiled = gpu.compile(&programs, |done, all| progress(Loading::Compiling(done, all)));
             match (compiled, tune::plainer(tile)) {
                 (Err(Error::Device { what, .. }), Some(plainer)) => {
@@ -174,8 +186,10 @@ impl Engine {
         recorded.memory.forget_values();
         let prefill = gpu.bind(&buffers, &recorded.prefill, &pipelines)?;
         let decode = gpu.bind(&buffers, &recorded.decode, &pipelines)?;
+        let trees =
+            recorded.trees.iter().map(|program| gpu.bind(&buffers, program, &pipelines)).collect::<Result<_>>()?;
         gpu.save_pipelines();
-        Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode }))))
+        Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode, trees }))))
     }
 
     /// What is recorded for the CPU, or for a GPU, is run by the references.
@@ -185,9 +199,9 @@ impl Engine {
     }
 
     fn new(recorded: Recorded, device: Device) -> Self {
-        let Recorded { config, memory, prefill, decode, io } = recorded;
+        let Recorded { config, memory, prefill, decode, trees, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
-        Self { config, memory, io, pool, prefill, decode, device }
+        Self { config, memory, io, pool, prefill, decode, trees, building: None, device }
     }
 
     /// Shapes of the model.
@@ -231,9 +245,21 @@ impl Engine {
         self.pool.n_free()
     }
 
-    /// An empty session.
+    /// An empty session that attends to all of its past.
     pub fn session(&self) -> Session {
-        Session::new(&self.pool)
+        Session::new(&self.pool, Attention::Dense)
+    }
+
+    /// An empty session that attends so. [`Attention::Aoc`] takes an engine that was loaded with [`EngineOptions::aoc`], and of a
+    /// model that has layers without a sliding window.
+    pub fn session_with(&self, attention: Attention) -> Result<Session> {
+        attention.check(self.config.window)?;
+        match attention {
+            Attention::Aoc(_) if self.io.attention.far.is_none() => {
+                Err(Error::request("attention", "dense or window: the engine was loaded without aoc", "aoc"))
+            }
+            _ => Ok(Session::new(&self.pool, attention)),
+        }
     }
 
     /// Runs one step: a share of each session's pending tokens, decode before prefill, within the batch. A session whose
@@ -314,7 +340,7 @@ impl Engine {
         let result = f(self, sessions);
         if result.is_err() {
             for (s, len) in sessions.iter_mut().zip(before) {
-                s.table.truncate(len);
+                s.forget(len);
             }
         }
         result
@@ -335,7 +361,8 @@ impl Engine {
 
     /// What a step computes: `counts[i]` tokens of session i behind its last computed position, which it has from now on, and
     /// the logits of the last `outputs[i]` of them. Within [`attempt`](Self::attempt).
-    fn inputs(&self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
+    fn inputs(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
+        self.tidy(sessions, counts.iter().sum())?;
         let capacity = self.memory.capacity;
         let active = counts.iter().filter(|n| **n > 0).count();
         if active > capacity.sequences {
@@ -359,13 +386,19 @@ impl Engine {
             if !(0.0..=1.0).contains(&top_p) {
                 return Err(Error::request("top-p", "0 to 1", top_p));
             }
-            needed += s.table.pages_for(*n);
+            needed += s.table.pages_for(*n) + s.far.as_ref().map_or(0, Far::pages_needed);
         }
         let free = self.free_pages();
         if needed > free {
             return Err(Error::OutOfPages { needed, free });
         }
-        let mut inputs = Inputs::default();
+        for s in sessions.iter_mut() {
+            if let Some(far) = &mut s.far {
+                far.prepare(&self.pool, s.table.len())?;
+            }
+        }
+        let mut inputs =
+            Inputs { widths: self.io.attention.far.map_or(0, |(cover, _)| cover.widths), ..Inputs::default() };
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {
                 let from = s.table.len();
@@ -382,6 +415,10 @@ impl Engine {
         self.device.write(io.attention.sequences, inputs.sequences.as_flattened())?;
         self.device.write(io.attention.tiles, inputs.tiles.as_flattened())?;
         self.device.write(io.attention.pages, inputs.pages.as_flattened())?;
+        if let Some((_, far)) = io.attention.far {
+            self.device.write(far.far, inputs.far().as_flattened())?;
+            self.device.write(far.lists, &inputs.lists)?;
+        }
         self.device.write(io.outputs, &inputs.outputs)?;
         self.device.write(io.sampling, inputs.sampling.as_flattened())
     }
@@ -421,6 +458,12 @@ struct Inputs {
     pages: Vec<[u32; 2]>,
     outputs: Vec<u32>,
     sampling: Vec<[u32; 4]>,
+    /// Of trees, for each sequence.
+    widths: usize,
+    /// A sequence's first tree is counted from the first of `trees`.
+    past: Vec<[u32; 4]>,
+    trees: Vec<[u32; 4]>,
+    lists: Vec<u32>,
 }
 
 impl Inputs {
@@ -431,15 +474,25 @@ impl Inputs {
         let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED);
         let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
-        s.attention.list(&s.table, &mut self.pages);
+        attention::list(&s.table, &mut self.pages);
+        let (widths, trees, lists) = (self.widths, &mut self.trees, &mut self.lists);
+        self.past.push(s.far.as_ref().map_or([0; 4], |far| far.list(widths, trees, lists)));
         self.sequences.push([list, self.pages.len() - list, first, to - from].map(|n| n as u32));
         for tile in (0..to - from).step_by(AttentionDims::TILE) {
-            self.tiles.push([sequence, (first + tile) as u32, (to - from - tile).min(AttentionDims::TILE) as u32, 0]);
+            let n = (to - from - tile).min(AttentionDims::TILE);
+            self.tiles.push([list, self.pages.len() - list, first + tile, n].map(|n| n as u32));
         }
         for p in to - n_outputs..to {
             self.outputs.push((first + p - from) as u32);
             self.sampling.push(s.sampling.draw(p + 1).to_words());
         }
+    }
+
+    /// The far past of the sequences, then their trees.
+    fn far(&self) -> Vec<[u32; 4]> {
+        let behind = self.past.len() as u32;
+        let past = self.past.iter().map(|[first, trees, size, list]| [first + behind, *trees, *size, *list]);
+        past.chain(self.trees.iter().copied()).collect()
     }
 
     /// The program that runs them.

@@ -117,12 +117,16 @@ pub struct AttentionInputs {
     pub tokens: Tensor,
     /// `[B]` of (first list entry, entries, first token, tokens).
     pub sequences: Tensor,
-    /// `[tiles]` of (sequence, first token, tokens, 0).
+    /// `[tiles]` of (first list entry, entries, first token, tokens).
     pub tiles: Tensor,
     /// Page lists of all sequences, one after the other: (page, its first position).
     pub pages: Tensor,
     /// `[B * parts(PAGES) * H, D + 4]`: where attention_decode leaves its parts.
     pub parts: Tensor,
+    /// `[T * H, 2]`: (m, l) of what attention has read so far: the largest score, and the sum of `exp(score - m)`.
+    pub near: Tensor,
+    /// With the far past of sequences in trees of anchors.
+    pub far: Option<(Cover, FarInputs)>,
 }
 
 /// Keys that the queries of a step see, at most. A list's last page counts in full, and where sequences differ, each counts as

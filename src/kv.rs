@@ -1,5 +1,6 @@
 //! Which pages of the pool hold which positions of a sequence. Knows nothing of the device.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
@@ -9,10 +10,10 @@ pub const PAGE: usize = 16;
 
 /// The pages of a device: a free list and a reference count for each. Cheap to clone; clones are the same pool.
 #[derive(Clone, Debug)]
-pub struct PagePool(Arc<Mutex<Pages>>);
+pub struct PagePool(Arc<Mutex<Counts>>);
 
 #[derive(Debug)]
-struct Pages {
+struct Counts {
     free: Vec<u32>,
     references: Vec<u32>,
 }
@@ -26,7 +27,7 @@ impl PagePool {
     /// A pool of the pages `0..free.len()` that hands them out from the end of `free`, which names each once.
     pub fn in_order(free: Vec<u32>) -> Self {
         let references = vec![0; free.len()];
-        Self(Arc::new(Mutex::new(Pages { free, references })))
+        Self(Arc::new(Mutex::new(Counts { free, references })))
     }
 
     /// Pages that no table refers to.
@@ -39,13 +40,32 @@ impl PagePool {
         self.lock().free.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pages> {
+    /// Takes `n` pages that no table knows. On [`Error::OutOfPages`] nothing has changed.
+    pub fn take(&self, n: usize) -> Result<Pages> {
+        let pages = self.lock().take(n)?;
+        Ok(Pages { pool: self.clone(), pages })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pages {
+impl Counts {
+    fn take(&mut self, needed: usize) -> Result<Vec<u32>> {
+        let free = self.free.len();
+        if free < needed {
+            return Err(Error::OutOfPages { needed, free });
+        }
+        let pages = self.free.split_off(free - needed);
+        pages.iter().for_each(|page| self.references[*page as usize] = 1);
+        Ok(pages.into_iter().rev().collect())
+    }
+
     fn release(&mut self, page: u32) {
+        if page == GONE {
+            return;
+        }
         let count = &mut self.references[page as usize];
         *count -= 1;
         if *count == 0 {
@@ -54,18 +74,45 @@ impl Pages {
     }
 }
 
+/// Pages that hold something else than positions in order. Gives them back to the pool when dropped.
+#[derive(Debug)]
+pub struct Pages {
+    pool: PagePool,
+    pages: Vec<u32>,
+}
+
+impl Deref for Pages {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        &self.pages
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let mut pool = self.pool.lock();
+        self.pages.iter().for_each(|page| pool.release(*page));
+    }
+}
+
+/// What a table has in place of a page that it gave back.
+pub(crate) const GONE: u32 = u32::MAX;
+
 /// The pages of one sequence, in order of position. Gives them back to the pool when dropped.
 #[derive(Debug)]
 pub struct PageTable {
     pool: PagePool,
     pages: Vec<u32>,
     len: usize,
+    /// Positions from PAGE to before this one have no page any more.
+    near: usize,
 }
 
 impl PageTable {
     /// A table of no positions.
     pub fn new(pool: &PagePool) -> Self {
-        Self { pool: pool.clone(), pages: Vec::new(), len: 0 }
+        Self { pool: pool.clone(), pages: Vec::new(), len: 0, near: PAGE }
     }
 
     /// Positions stored.
@@ -78,9 +125,26 @@ impl PageTable {
         self.len == 0
     }
 
-    /// Page of positions `i * PAGE ..`, for each i.
+    /// Page of positions `i * PAGE ..`, for each i. Of those given back `u32::MAX` is left.
     pub fn pages(&self) -> &[u32] {
         &self.pages
+    }
+
+    /// The first position behind the first page that still has one.
+    pub fn near(&self) -> usize {
+        self.near
+    }
+
+    /// Gives back the pages of the positions behind the first page and before `near`, which begins a page.
+    pub fn give_back(&mut self, near: usize) {
+        if near <= self.near {
+            return;
+        }
+        let mut pool = self.pool.lock();
+        for page in &mut self.pages[self.near / PAGE..near / PAGE] {
+            pool.release(std::mem::replace(page, GONE));
+        }
+        self.near = near;
     }
 
     /// Pages that `n` more positions would take from the pool.
@@ -90,17 +154,8 @@ impl PageTable {
 
     /// Appends `n` positions. On [`Error::OutOfPages`] nothing has changed.
     pub fn append(&mut self, n: usize) -> Result<()> {
-        let needed = self.pages_for(n);
-        let mut pool = self.pool.lock();
-        let free = pool.free.len();
-        if free < needed {
-            return Err(Error::OutOfPages { needed, free });
-        }
-        for _ in 0..needed {
-            let page = pool.free.pop().expect("counted above");
-            pool.references[page as usize] = 1;
-            self.pages.push(page);
-        }
+        let taken = self.pool.lock().take(self.pages_for(n))?;
+        self.pages.extend(taken);
         self.len += n;
         Ok(())
     }
@@ -111,11 +166,17 @@ impl PageTable {
     }
 
     /// Forgets the positions from `len` on. A page in use by another table is never written again: where `len` lies within
-    /// one, its positions are forgotten too. [`len`](Self::len) tells what is left.
+    /// one, its positions are forgotten too. Where it lies before [`near`](Self::near), only the first page stays: what followed it
+    /// is nowhere. [`len`](Self::len) tells what is left.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+        if self.len < self.near {
+            self.len = self.len.min(PAGE);
+            self.near = PAGE;
+        }
         let mut pool = self.pool.lock();
         if let Some(&last) = self.pages.get(self.len / PAGE)
+            && last != GONE
             && pool.references[last as usize] > 1
         {
             self.len -= self.len % PAGE;
@@ -129,10 +190,10 @@ impl PageTable {
     pub fn fork(&self) -> Self {
         let pages = self.pages[..self.len / PAGE].to_vec();
         let mut pool = self.pool.lock();
-        for page in &pages {
+        for page in pages.iter().filter(|page| **page != GONE) {
             pool.references[*page as usize] += 1;
         }
-        Self { pool: self.pool.clone(), len: pages.len() * PAGE, pages }
+        Self { pool: self.pool.clone(), len: pages.len() * PAGE, pages, near: self.near }
     }
 }
 

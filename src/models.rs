@@ -10,7 +10,7 @@ use self::keys::{Keys, LIMIT};
 pub use self::rope::RopeConfig;
 use crate::error::{Error, Result};
 use crate::kernel::Count;
-use crate::kernels::{AttentionDims, AttentionInputs, Norm, Pairs, Rope};
+use crate::kernels::{AttentionDims, AttentionInputs, Cover, CoverTensors, FarInputs, Norm, Pairs, Rope};
 use crate::memory::{Capacity, Element, Memory, Tensor, Weight, WeightRows};
 use crate::program::Recorder;
 use crate::weights::Weights;
@@ -123,6 +123,11 @@ impl Config {
         })
     }
 
+    /// Layers whose queries see all of the past.
+    pub fn global_layers(&self) -> usize {
+        (0..self.layers).filter(|l| self.window_of(*l) == 0).count()
+    }
+
     /// Positions that layer `l` sees, its own the last; 0: all before.
     fn window_of(&self, l: usize) -> usize {
         if is_last_of(self.global_every, l) { 0 } else { self.window }
@@ -148,11 +153,13 @@ pub struct Io {
     pub sampling: Tensor,
     /// `[R]`: sampled ids.
     pub ids: Tensor,
+    /// Where trees of anchors are built, when sessions may have them.
+    pub trees: Option<CoverTensors>,
 }
 
 impl Io {
-    /// Declares them for a model of these shapes.
-    pub fn declare(config: &Config, m: &mut Memory) -> Self {
+    /// Declares them for a model of these shapes, with `cover` where sessions may have trees of anchors.
+    pub fn declare(config: &Config, cover: Option<Cover>, m: &mut Memory) -> Self {
         let c = m.capacity;
         let entries = c.sequences * c.of(Count::Pages);
         let runs = c.sequences * AttentionDims::parts(c.of(Count::Pages));
@@ -164,11 +171,14 @@ impl Io {
                 tiles: m.input("tiles", Count::Tiles, 4),
                 pages: m.tensor("pages", Element::U32, entries, 2),
                 parts: m.tensor("parts", Element::F32, parts, config.attention.head_dim + 4),
+                near: m.tensor("near", Element::F32, c.tokens * config.attention.heads, 2),
+                far: cover.map(|cover| (cover, FarInputs::declare(cover, m))),
             },
             outputs: m.input("outputs", Count::Outputs, 1),
             logits: m.activation("logits", Count::Outputs, config.vocab),
             sampling: m.input("sampling", Count::Outputs, 4),
             ids: m.input("ids", Count::Outputs, 1),
+            trees: cover.map(|cover| CoverTensors::declare(config.attention.kv_heads, cover, m)),
         }
     }
 }

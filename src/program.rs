@@ -104,6 +104,11 @@ impl<'a> Recorder<'a> {
         self.program
     }
 
+    /// Dispatches of `kernel` so far.
+    pub(crate) fn count(&self, kernel: &Kernel) -> usize {
+        self.program.dispatches.iter().filter(|d| d.kernel.name == kernel.name).count()
+    }
+
     pub(crate) fn mode(&self) -> Mode {
         self.mode
     }

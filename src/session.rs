@@ -1,7 +1,8 @@
 //! One sequence: its tokens, its pages and how its next token is drawn.
 
 use crate::attention::Attention;
-use crate::kv::{PagePool, PageTable};
+use crate::attention::aoc::Far;
+use crate::kv::{PAGE, PagePool, PageTable};
 use crate::sampler::Sampling;
 
 /// A sequence of tokens, the first of which are computed (their keys and values are in pages) and the rest pending.
@@ -11,14 +12,18 @@ pub struct Session {
     pub(crate) table: PageTable,
     /// How tokens are drawn from now on.
     pub sampling: Sampling,
-    /// What its tokens attend to.
-    pub attention: Attention,
+    attention: Attention,
+    /// With [`Attention::Aoc`].
+    pub(crate) far: Option<Far>,
 }
 
 impl Session {
-    pub(crate) fn new(pool: &PagePool) -> Self {
-        let (sampling, attention) = Default::default();
-        Self { tokens: Vec::new(), table: PageTable::new(pool), sampling, attention }
+    pub(crate) fn new(pool: &PagePool, attention: Attention) -> Self {
+        let far = match attention {
+            Attention::Aoc(options) => Some(Far::new(options)),
+            _ => None,
+        };
+        Self { tokens: Vec::new(), table: PageTable::new(pool), sampling: Sampling::default(), attention, far }
     }
 
     /// All tokens, computed and pending.
@@ -31,26 +36,54 @@ impl Session {
         &self.tokens[self.table.len().min(self.tokens.len())..]
     }
 
+    /// What its tokens attend to.
+    pub fn attention(&self) -> Attention {
+        self.attention
+    }
+
+    /// Positions that are read from trees of anchors.
+    pub fn far(&self) -> usize {
+        self.far.as_ref().map_or(0, Far::rows)
+    }
+
     /// Appends tokens.
     pub fn push(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// Forgets the tokens from `len` on, and the pages that held them.
+    /// Forgets the tokens from `len` on, and the pages that held them. Where pages of positions before `len` are no more, as the far
+    /// past of [`Attention::Window`] and [`Attention::Aoc`] is not kept by position, all tokens behind the first page are
+    /// pending again.
     pub fn rewind(&mut self, len: usize) {
         self.tokens.truncate(len);
-        self.table.truncate(len);
+        self.forget(len);
     }
 
-    /// A copy that shares this one's full pages. Up to a page of tokens at the end is pending again.
+    /// A copy that shares this one's full pages, and its far past. Up to a page of tokens at the end is pending again.
     pub fn fork(&self) -> Self {
-        Self { tokens: self.tokens.clone(), table: self.table.fork(), ..*self }
+        let far = self.far.as_ref().map(Far::fork);
+        Self { tokens: self.tokens.clone(), table: self.table.fork(), far, ..*self }
     }
 
     /// Makes the last token pending when none is: the logits after it are wanted once more.
     pub(crate) fn reopen(&mut self) {
         if self.pending().is_empty() && !self.tokens.is_empty() {
-            self.table.truncate(self.tokens.len() - 1);
+            self.forget(self.tokens.len() - 1);
+        }
+    }
+
+    /// Forgets the computed positions from `len` on; their tokens, where there are any, are pending again.
+    pub(crate) fn forget(&mut self, len: usize) {
+        self.table.truncate(len);
+        if let Some(far) = &mut self.far {
+            far.follow(&self.table);
+        }
+    }
+
+    /// Gives back the pages of positions that no further token reads.
+    pub(crate) fn settle(&mut self) {
+        if let Attention::Window(local) = self.attention {
+            self.table.give_back(self.table.len().saturating_sub(local) / PAGE * PAGE);
         }
     }
 }

@@ -269,8 +269,8 @@ fn lookup_setup(
     let inputs = FarInputs {
         far: m.tensor("far", Element::U32, far.len() + 1, 4),
         lists: m.tensor("lists", Element::U32, lists.len() + 1, 1),
-        near: m.tensor("near", Element::F32, 8 * d.heads, 2),
     };
+    let near = m.tensor("near", Element::F32, 8 * d.heads, 2);
     let [q, o] = ["q", "o"].map(|n| m.activation(n, Count::Tokens, d.heads * d.head_dim));
     let pages = ["k_pages", "v_pages"].map(|n| m.tensor(n, kv, pages * d.kv_heads * PAGE, d.head_dim));
     // Of the second sequence two tokens, of which the first's queries are kept.
@@ -278,7 +278,7 @@ fn lookup_setup(
     draft.input(tokens, positions.as_flattened().to_vec());
     draft.input(inputs.far, far.as_flattened().to_vec());
     draft.input(inputs.lists, lists);
-    draft.rows(inputs.near, 3 * d.heads, |_, i| if i == 0 { random.signed(2.0) } else { 3.0 * random.unit() });
+    draft.rows(near, 3 * d.heads, |_, i| if i == 0 { random.signed(2.0) } else { 3.0 * random.unit() });
     for x in [q, o] {
         draft.rows(x, 3, |_, _| random.signed(2.0));
     }
@@ -287,7 +287,7 @@ fn lookup_setup(
     let step = Step { n_tokens: 3, n_sequences: 2, ..Step::default() };
     draft.record(name, Mode::Decode, vec![step], |r| {
         let cover = cover(1024, lanes, all, gap);
-        r.aoc_lookup(d, cover, first, scores, tokens, inputs, [q, pages[0], pages[1], o])
+        r.aoc_lookup(d, cover, first, scores, tokens, inputs, [q, pages[0], pages[1], near, o])
     })
 }
 

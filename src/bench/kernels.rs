@@ -216,6 +216,8 @@ impl Plan {
                 if t == 1 { AttentionDims::parts(pages) * a.heads } else { 1 },
                 a.head_dim + 4,
             ),
+            near: m.tensor("near", Element::F32, t * a.heads, 2),
+            far: None,
         };
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let kv_rows = pages * a.kv_heads * PAGE;
@@ -262,13 +264,12 @@ impl Plan {
                 let inputs_of_far = FarInputs {
                     far: m.tensor("far", Element::U32, 1 + trees, 4),
                     lists: m.tensor("lists", Element::U32, entries, 1),
-                    near: m.tensor("near", Element::F32, a.heads, 2),
                 };
                 far = inputs_of_rows(rows, a.kv_heads, inputs_of_far);
                 let cover = Cover { rows: TREE, gap: f32::MAX, lanes: m.tile.lanes, widths: a.kv_heads };
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
                 let record = record(&m, mode, |r| {
-                    r.aoc_lookup(a, cover, 0, scores, inputs.tokens, inputs_of_far, [q, kv[0], kv[1], o]);
+                    r.aoc_lookup(a, cover, 0, scores, inputs.tokens, inputs_of_far, [q, kv[0], kv[1], inputs.near, o]);
                 });
                 (record, format!(" {} / {} heads of {}, {rows} rows", a.heads, a.kv_heads, a.head_dim))
             }
@@ -291,7 +292,7 @@ impl Plan {
         let kernel = self.what.kernel();
         let dispatches = program.dispatches.into_iter().filter(|d| d.kernel.name == kernel).collect();
         let tiles: Vec<_> = (0..t).step_by(AttentionDims::TILE).collect();
-        let tile = |first: &usize| [0, *first as u32, (t - first).min(AttentionDims::TILE) as u32, 0];
+        let tile = |first: &usize| [0, pages, *first, (t - first).min(AttentionDims::TILE)].map(|n| n as u32);
         // A prime: every page once, none beside the one before.
         let page = |i: usize| if shuffled { i * 7919 % pages } else { i };
         let step = Step {

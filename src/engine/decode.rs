@@ -53,7 +53,7 @@ impl Engine {
             }
         }
         for s in sessions.iter_mut() {
-            s.table.truncate(s.tokens().len() - 1);
+            s.forget(s.tokens().len() - 1);
         }
         result
     }
@@ -98,7 +98,7 @@ impl Engine {
         let (step, mode) = (inputs.step(), inputs.mode());
         match &mut self.device {
             Device::Gpu(on) => {
-                let OnGpu { gpu, buffers, prefill, decode } = &mut **on;
+                let OnGpu { gpu, buffers, prefill, decode, .. } = &mut **on;
                 let prepared = if mode == Mode::Decode { decode } else { prefill };
                 let bytes = 4 * inputs.outputs.len();
                 Ok(Launched::Gpu(mode, gpu.launch(buffers, prepared, &step, self.io.ids, bytes)?))

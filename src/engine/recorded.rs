@@ -1,10 +1,11 @@
 //! A checkpoint made ready for a device: what it will allocate and run, before anything is there.
 
-use super::{EngineOptions, available_memory};
+use super::{EngineOptions, available_memory, trees};
+use crate::attention::aoc;
 use crate::error::{Error, Result};
 use crate::gpu::{Caps, Kind};
 use crate::kernel::Count;
-use crate::kernels::AttentionDims;
+use crate::kernels::{AttentionDims, Cover};
 use crate::kv::PAGE;
 use crate::memory::{Capacity, Element, Maths, Memory, Tile};
 use crate::models::{self, Config, Io, Model};
@@ -21,6 +22,8 @@ pub struct Recorded {
     pub prefill: Program,
     /// Runs one token of each of a few sequences.
     pub decode: Program,
+    /// Build trees of anchors: see [`trees`].
+    pub(super) trees: Vec<Program>,
     pub(super) io: Io,
 }
 
@@ -68,7 +71,8 @@ impl Recorded {
         check(&capacity, &config)?;
         check_maths(options.maths, caps)?;
         let tile = Tile { maths: options.maths, ..tile };
-        let (memory, io, model) = declare(weights, &config, capacity, tile)?;
+        let cover = options.aoc.then(|| cover(&config, &capacity, tile)).transpose()?;
+        let (memory, io, model) = declare(weights, &config, cover, capacity, tile)?;
         let record = |mode| {
             let mut r = Recorder::new(&memory, mode);
             model.record(&io, &mut r);
@@ -76,7 +80,11 @@ impl Recorded {
             r.finish()
         };
         let (prefill, decode) = (record(Mode::Prefill), record(Mode::Decode));
-        Ok(Self { config, memory, prefill, decode, io })
+        let trees = match (cover, io.trees) {
+            (Some(cover), Some(tensors)) => trees::programs(&config, cover, tensors, &memory, &prefill),
+            _ => Vec::new(),
+        };
+        Ok(Self { config, memory, prefill, decode, trees, io })
     }
 
     /// Bytes on the device.
@@ -92,9 +100,10 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
     let config = Config::read(weights)?;
     let wanted = capacity(&config, options, caps);
     check(&wanted, &config)?;
+    let cover = options.aoc.then(|| cover(&config, &wanted, tile(caps))).transpose()?;
     let declared = |n: usize| {
         let pages = if options.pages == 0 { n * options.sequences } else { options.pages };
-        Ok(declare(weights, &config, Capacity { context: n * PAGE, pages, ..wanted }, tile(caps))?.0)
+        Ok(declare(weights, &config, cover, Capacity { context: n * PAGE, pages, ..wanted }, tile(caps))?.0)
     };
     let [one, two, run] = [declared(1)?, declared(2)?, declared(1 + AttentionDims::RUN)?];
     let sizes = one.tensors().iter().zip(two.tensors()).zip(run.tensors()).map(|((one, two), run)| {
@@ -192,10 +201,29 @@ pub fn tile(caps: Option<&Caps>) -> Tile {
     }
 }
 
-fn declare(weights: &Weights, config: &Config, capacity: Capacity, tile: Tile) -> Result<(Memory, Io, Box<dyn Model>)> {
+/// Sizes of anchored attention for a model, which must have layers that see all of the past.
+fn cover(config: &Config, capacity: &Capacity, tile: Tile) -> Result<Cover> {
+    match config.global_layers() {
+        0 => Err(Error::request("attention", "dense or window: all layers of the model have a sliding window", "aoc")),
+        layers => Ok(Cover {
+            rows: aoc::largest(capacity.context),
+            gap: Cover::GAP,
+            lanes: tile.lanes.min(64),
+            widths: layers * config.attention.kv_heads,
+        }),
+    }
+}
+
+fn declare(
+    weights: &Weights,
+    config: &Config,
+    cover: Option<Cover>,
+    capacity: Capacity,
+    tile: Tile,
+) -> Result<(Memory, Io, Box<dyn Model>)> {
     let mut memory = Memory::new(capacity);
     memory.tile = tile;
-    let io = Io::declare(config, &mut memory);
+    let io = Io::declare(config, cover, &mut memory);
     let model = models::declare(config, weights, &mut memory)?;
     Ok((memory, io, model))
 }

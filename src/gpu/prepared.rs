@@ -86,6 +86,17 @@ impl Gpu {
         self.finish(prepared, last).map(drop)
     }
 
+    /// Begins to run `prepared` for `step`. When it is over is not asked; what begins after it sees what it wrote.
+    pub fn start(&self, buffers: &Buffers, prepared: &Prepared, step: &Step) -> Result<()> {
+        self.queue.write_buffer(&buffers.step, 0, bytemuck::bytes_of(step));
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        self.encode(&prepared.dispatches, step, &mut pass)?;
+        drop(pass);
+        self.queue.submit([encoder.finish()]);
+        Ok(())
+    }
+
     /// Begins to run `prepared` for `step`, and to read back the first `bytes` (a multiple of 4) of `t` afterwards.
     pub fn launch(
         &self,

@@ -10,7 +10,7 @@
 use super::{ADD_DOT, AttentionDims, SLOTS, SOFTCAP_OF, Scores, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Host, Tensor, TensorDesc, stride};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -58,6 +58,8 @@ impl Cover {
     pub const MOST: usize = 144;
     /// Nodes of one depth that are expanded, at most.
     pub const WIDEST: usize = 64;
+    /// Lead of a row in nats with which it answers alone: so much that all of a million others would have a weight below 1e-3.
+    pub const GAP: f32 = 21.0;
 }
 
 /// What trees are built in: tensors that all layers share.
@@ -84,13 +86,38 @@ pub struct CoverTensors {
 /// The far past of the sequences of a step: inputs that the host writes, shared by all layers.
 #[derive(Clone, Copy, Debug)]
 pub struct FarInputs {
-    /// `[B]` of (first tree, trees, rows of the nodes looked at first, first entry of its lists); then trees, of (rows, first entry of
+    /// `[B]` of (first tree, trees, rows of the nodes looked at first, first entry of its lists), zeros where it never has a tree; then trees, of (rows, first entry of
     /// its rows' pages, first of its nodes' pages, 0).
     pub far: Tensor,
     /// u32. Of a sequence: widths, pages of kept queries; of a tree: pages of rows, pages of nodes.
     pub lists: Tensor,
-    /// `[T * H, 2]`: (m, l) of the near past.
-    pub near: Tensor,
+}
+
+impl CoverTensors {
+    /// For models of so many key and value heads.
+    pub fn declare(kv_heads: usize, cover: Cover, m: &mut Memory) -> Self {
+        let (rows, page) = (cover.rows, Capacity::PAGE);
+        let mut words = |name: &str, n: usize| m.tensor(name, Element::U32, n, 1);
+        let source = words("source", rows);
+        let queries = words("queries", Cover::POINTS / (2 * page));
+        let pages = words("tree", rows / page + (2 * rows / Cover::LEAF).div_ceil(page));
+        let [order, before] = ["order", "before"].map(|name| words(name, kv_heads * rows));
+        let [points, direction] =
+            ["points", "direction"].map(|name| m.tensor(name, Element::F32, kv_heads * rows, Cover::POINTS));
+        let keys = m.tensor("keys", Element::F32, kv_heads, rows);
+        Self { source, queries, pages, points, direction, keys, order, before }
+    }
+}
+
+impl FarInputs {
+    /// For the sequences of a step. A tree of a page at least takes as many pages again for its nodes, at most.
+    pub fn declare(cover: Cover, m: &mut Memory) -> Self {
+        let (sequences, pages) = (m.capacity.sequences, m.capacity.of(Count::Pages));
+        let of_queries = Cover::QUERIES / (2 * Capacity::PAGE);
+        let far = m.tensor("far", Element::U32, sequences * (1 + pages), 4);
+        let lists = m.tensor("lists", Element::U32, sequences * (cover.widths + of_queries + 2 * pages), 1);
+        Self { far, lists }
+    }
 }
 
 /// The constants of kernels that read slots of pages.
@@ -101,7 +128,7 @@ pub(super) fn kv_spec(d: AttentionDims) -> Spec {
 pub(super) const ORDERED: &str = include_str!("../../shaders/common/ordered.wgsl");
 
 impl Recorder<'_> {
-    /// `q`, `o`: `[T, H*D]`, o that of the near past; `kv`: k and v pages. `first` is the layer's first width.
+    /// `q`, `o`: `[T, H*D]`, o that of the near past, with its (m, l) `near`; k and v pages. `first` is the layer's first width.
     #[allow(clippy::too_many_arguments)]
     pub fn aoc_lookup(
         &mut self,
@@ -111,7 +138,7 @@ impl Recorder<'_> {
         scores: Scores,
         tokens: Tensor,
         far: FarInputs,
-        [q, k, v, o]: [Tensor; 4],
+        [q, k, v, near, o]: [Tensor; 5],
     ) {
         let spec =
             kv_spec(d).include(kv_include(self.desc(k).element)).include(ADD_DOT).include(SOFTCAP_OF).include(ORDERED);
@@ -120,7 +147,7 @@ impl Recorder<'_> {
         let spec = spec.u32("QUERIES", Cover::QUERIES).u32("STRIDE", Cover::STRIDE);
         let spec = spec.u32("WIDTHS", cover.widths).u32("FIRST", first);
         let groups = [Extent::Per(Count::Tokens, 1), Extent::Fixed(d.kv_heads), Extent::Fixed(1)];
-        self.dispatch(&AOC_LOOKUP, spec, &[tokens, far.far, far.lists, q, k, v, far.near, o], groups);
+        self.dispatch(&AOC_LOOKUP, spec, &[tokens, far.far, far.lists, q, k, v, near, o], groups);
     }
 }
 
@@ -130,6 +157,9 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let (d, group) = (4 * spec.get_u32("D4"), heads / kv_heads);
     for (t, token) in tokens.u32().chunks(4).take(step.n_tokens as usize).enumerate() {
         let [first, trees, size, list] = [0, 1, 2, 3].map(|i| far.u32()[4 * token[3] as usize + i] as usize);
+        if size == 0 {
+            continue;
+        }
         for g in 0..kv_heads {
             let of_heads = t * heads + g * group..t * heads + (g + 1) * group;
             let queries = &q.f32()[of_heads.start * d..of_heads.end * d];

@@ -1,8 +1,9 @@
 //! `o[t, h] = sum_i exp(m_i - m) o_i / sum_i exp(m_i - m) l_i`, `m = max_i m_i`, over the parts `i` of attention_decode. 0 when
-//! every `l_i` is 0. Recorded by [`Recorder::attention`](crate::program::Recorder::attention).
+//! every `l_i` is 0. Leaves (m, l) too, of all parts. Recorded by [`Recorder::attention`](crate::program::Recorder::attention).
 //!
 //! Source: Milakov and Gimelshein 2018, arXiv:1805.02867, equation 4.
 
+use super::attention_prefill::{NEAR, Part};
 use super::{AttentionDims, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
@@ -13,25 +14,25 @@ use crate::program::Recorder;
 pub static ATTENTION_MERGE: Kernel = Kernel {
     name: "attention_merge",
     source: include_str!("../../shaders/attention_merge.wgsl"),
-    bindings: &[("step", Access::Step), ("sequences", Read), ("parts", Read), ("o", ReadWrite)],
+    bindings: &[("step", Access::Step), ("sequences", Read), ("parts", Read), ("o", ReadWrite), ("near", ReadWrite)],
     reference,
     cost,
 };
 
 impl Recorder<'_> {
-    /// `sequences`: `[B]`; `parts`: `[B * RUNS * H, D + 4]`; `o`: `[T, H*D]`.
-    pub(super) fn attention_merge(&mut self, d: AttentionDims, sequences: Tensor, parts: Tensor, o: Tensor) {
+    /// `tensors`: sequences `[B]`, parts `[B * RUNS * H, D + 4]`, o `[T, H*D]` and its (m, l) `[T*H, 2]`.
+    pub(super) fn attention_merge(&mut self, d: AttentionDims, tensors: [Tensor; 4]) {
         let spec = Spec::default().u32("D4", d.head_dim / 4).u32("H", d.heads);
         let runs = AttentionDims::parts(self.capacity().of(Count::Pages));
         let spec = spec.u32("RUN", AttentionDims::RUN).u32("RUNS", runs);
         let across = Extent::Fixed((d.heads * d.head_dim / 4).div_ceil(WORKGROUP));
         let extents = [across, Extent::Per(Count::Sequences, 1), Extent::Fixed(1)];
-        self.dispatch(&ATTENTION_MERGE, spec, &[sequences, parts, o], extents);
+        self.dispatch(&ATTENTION_MERGE, spec, &tensors, extents);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [sequences, parts, o] = tensors else { unreachable!() };
+    let [sequences, parts, o, near] = tensors else { unreachable!() };
     let [d4, heads, capacity] = ["D4", "H", "RUNS"].map(|n| spec.get_u32(n));
     let d = 4 * d4;
     for (b, sequence) in sequences.u32().chunks(4).take(step.n_sequences as usize).enumerate() {
@@ -45,13 +46,16 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
                 let x: f64 = seen.iter().map(|p| (p[d] as f64 - m).exp() * p[i] as f64).sum();
                 o.f32_mut()[(t * heads + h) * d + i] = if l != 0.0 { (x / l) as f32 } else { 0.0 };
             }
+            Part { o: Vec::new(), m, l }.write_near(&mut near.f32_mut()[NEAR * (t * heads + h)..]);
         }
     }
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [sequences, parts, o] = tensors else { unreachable!() };
+    let [sequences, parts, o, near] = tensors else { unreachable!() };
     let (b, d) = (step.n_sequences as usize, 4 * spec.get_u32("D4"));
-    let merged = b * AttentionDims::parts(step.max_pages as usize) * spec.get_u32("H");
-    Cost::new(sequences.bytes_of(b) + parts.bytes_of(merged), o.bytes_of(b), merged * (2 * d + 4))
+    let heads = spec.get_u32("H");
+    let merged = b * AttentionDims::parts(step.max_pages as usize) * heads;
+    let written = o.bytes_of(b) + near.bytes_of(b * heads);
+    Cost::new(sequences.bytes_of(b) + parts.bytes_of(merged), written, merged * (2 * d + 4))
 }

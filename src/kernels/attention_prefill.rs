@@ -7,11 +7,12 @@
 
 use rayon::prelude::*;
 
+use super::aoc_lookup::AOC_LOOKUP;
 use super::softcap::softcap;
 use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, Seen, kv_include, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
+use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, stride};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -21,13 +22,13 @@ pub static ATTENTION_PREFILL: Kernel = Kernel {
     bindings: &[
         ("step", Access::Step),
         ("tokens", Read),
-        ("sequences", Read),
         ("tiles", Read),
         ("pages", Read),
         ("queries", Read),
         ("k_pages", Read),
         ("v_pages", Read),
         ("o", ReadWrite),
+        ("near", ReadWrite),
     ],
     reference,
     cost,
@@ -46,7 +47,7 @@ pub struct Scores {
 
 impl Recorder<'_> {
     /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
-    /// Records attention_prefill for prefill, attention_decode and attention_merge for decode.
+    /// Records attention_prefill for prefill, attention_decode and attention_merge for decode, and aoc_lookup for the far past.
     pub fn attention(
         &mut self,
         d: AttentionDims,
@@ -74,44 +75,50 @@ impl Recorder<'_> {
         let i = inputs;
         if let Mode::Decode = self.mode() {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
-            self.attention_merge(d, i.sequences, i.parts, o);
+            self.attention_merge(d, [i.sequences, i.parts, o, i.near]);
         } else {
             let [groups, down] = [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
             let extents = [Extent::Per(Count::Tiles, 1), groups, down];
-            let tensors = [i.tokens, i.sequences, i.tiles, i.pages, q, kv[0], kv[1], o];
+            let tensors = [i.tokens, i.tiles, i.pages, q, kv[0], kv[1], o, i.near];
             self.dispatch(&ATTENTION_PREFILL, spec, &tensors, extents);
+        }
+        if let Some((cover, far)) = i.far.filter(|_| scores.window == 0) {
+            let first = self.count(&AOC_LOOKUP) * d.kv_heads;
+            self.aoc_lookup(d, cover, first, scores, i.tokens, far, [q, kv[0], kv[1], i.near, o]);
         }
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [tokens, sequences, tiles, pages, q, k_pages, v_pages, o] = tensors else { unreachable!() };
+    let [tokens, tiles, pages, q, k_pages, v_pages, o, near] = tensors else { unreachable!() };
     let (heads, d) = (spec.get_u32("H"), 4 * spec.get_u32("D4"));
     let (q, o) = (q.f32(), o.f32_mut());
     for tile in tiles.u32().chunks(4).take(step.n_tiles as usize) {
-        let sequence: [usize; 4] = std::array::from_fn(|i| sequences.u32()[4 * tile[0] as usize + i] as usize);
-        let list = &pages.u32()[2 * sequence[0]..][..2 * sequence[1]];
-        let (first, n) = (tile[1] as usize, tile[2] as usize);
-        o[first * heads * d..][..n * heads * d].par_chunks_mut(d).enumerate().for_each(|(i, o)| {
+        let [entry, entries, first, n]: [usize; 4] = std::array::from_fn(|i| tile[i] as usize);
+        let list = &pages.u32()[2 * entry..][..2 * entries];
+        let answers = o[first * heads * d..][..n * heads * d].par_chunks_mut(d);
+        let sums = near.f32_mut()[first * heads * NEAR..][..n * heads * NEAR].par_chunks_mut(NEAR);
+        answers.zip(sums).enumerate().for_each(|(i, (o, near))| {
             let (t, h) = (first + i / heads, i % heads);
             let position = tokens.u32()[4 * t + 1] as usize;
             let part = attend(spec, list, position, h, &q[(t * heads + h) * d..][..d], k_pages, v_pages);
-            for (o, x) in o.iter_mut().zip(part.o) {
+            for (o, x) in o.iter_mut().zip(&part.o) {
                 *o = if part.l != 0.0 { (x / part.l) as f32 } else { 0.0 };
             }
+            part.write_near(near);
         });
     }
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [tokens, sequences, tiles, pages, q, k_pages, v_pages, o] = tensors else { unreachable!() };
+    let [tokens, tiles, pages, q, k_pages, v_pages, o, near] = tensors else { unreachable!() };
     let [rows, b, n_tiles, listed] =
         [step.n_tokens, step.n_sequences, step.n_tiles, step.max_pages].map(|n| n as usize);
-    let seen = Seen::of(spec, step);
-    let inputs = tokens.bytes_of(rows) + sequences.bytes_of(b) + tiles.bytes_of(n_tiles) + pages.bytes_of(b * listed);
+    let (seen, heads) = (Seen::of(spec, step), spec.get_u32("H"));
+    let inputs = tokens.bytes_of(rows) + tiles.bytes_of(n_tiles) + pages.bytes_of(b * listed);
     let kv = seen.keys * spec.get_u32("G") * (k_pages.bytes_of(1) + v_pages.bytes_of(1));
-    let flops = seen.flops(spec.get_u32("H"), 4 * spec.get_u32("D4"));
-    Cost::new(inputs + q.bytes_of(rows) + kv, o.bytes_of(rows), flops)
+    let flops = seen.flops(heads, 4 * spec.get_u32("D4"));
+    Cost::new(inputs + q.bytes_of(rows) + kv, o.bytes_of(rows) + near.bytes_of(rows * heads), flops)
 }
 
 /// An answer over some of the keys, not normalised: `o = sum_s exp(score_s - m) v[s]`, `l = sum_s exp(score_s - m)`.
@@ -119,6 +126,17 @@ pub(super) struct Part {
     pub o: Vec<f64>,
     pub m: f64,
     pub l: f64,
+}
+
+/// Numbers of a row of (m, l), two of them padding.
+pub(super) const NEAR: usize = stride(2);
+
+impl Part {
+    /// Leaves (m, l); without a key, the lowest m.
+    pub(super) fn write_near(&self, near: &mut [f32]) {
+        near[0] = self.m.max(f64::from(f32::MIN)) as f32;
+        near[1] = self.l as f32;
+    }
 }
 
 /// Attention of one query over the keys of `list`, (page, first position) pairs, that the query at `position` sees.

@@ -1,0 +1,148 @@
+//! Building trees of anchors between steps: of a chunk, or of trees that become one, layer by layer, as much for each step as does
+//! not hold it up.
+
+use super::{Device, Engine, OnGpu};
+use crate::attention::aoc::{Building, Unit};
+use crate::error::Result;
+use crate::kernel::Step;
+use crate::kernels::{Cover, CoverTensors};
+use crate::memory::{Memory, Tensor};
+use crate::models::Config;
+use crate::program::{Mode, Program, Recorder};
+use crate::session::Session;
+
+/// What building may compute for each step: this part of what the step computes.
+const SHARE: u64 = 8;
+
+/// Programs of each layer: points, gather, nodes. Before them all is the split, which knows no layer.
+const OF_LAYER: usize = 3;
+
+/// The programs that build trees for the layers that `forward` looks them up in.
+pub(super) fn programs(
+    config: &Config,
+    cover: Cover,
+    tensors: CoverTensors,
+    memory: &Memory,
+    forward: &Program,
+) -> Vec<Program> {
+    let d = config.attention;
+    let record = |record: &dyn Fn(&mut Recorder)| {
+        let mut r = Recorder::new(memory, Mode::Prefill);
+        record(&mut r);
+        r.finish()
+    };
+    let lookups = forward.dispatches.iter().filter(|d| d.kernel.name == "aoc_lookup");
+    let of_layers = lookups.flat_map(|lookup| {
+        let named = lookup.kernel.bindings.iter().skip(1).zip(&lookup.tensors);
+        let tensor = |wanted| named.clone().find(|((name, _), _)| *name == wanted).map(|(_, t)| *t);
+        let kv: [Tensor; 2] = ["k_pages", "v_pages"].map(|name| tensor(name).expect("a lookup reads pages"));
+        let scale = lookup.spec.get_f32("SCALE") as f32;
+        [
+            record(&|r| r.aoc_points(d, cover, scale, tensors, kv)),
+            record(&|r| r.aoc_gather(d, cover, tensors, kv)),
+            record(&|r| r.aoc_nodes(d, tensors, kv)),
+        ]
+    });
+    std::iter::once(record(&|r| r.aoc_split(d.kv_heads, cover, tensors))).chain(of_layers).collect()
+}
+
+impl Engine {
+    /// Builds all trees of `session` that are due, instead of some of them with each of the next steps.
+    pub fn graduate(&mut self, session: &mut Session) -> Result<()> {
+        loop {
+            let before = session.far();
+            self.build(&mut [session], u64::MAX)?;
+            if session.far() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives back what no token of `sessions` reads any more, begins trees that are due, and goes on building the first that is under
+    /// way, for a step that computes `tokens`.
+    pub(super) fn tidy(&mut self, sessions: &mut [&mut Session], tokens: usize) -> Result<()> {
+        sessions.iter_mut().for_each(|s| s.settle());
+        if self.io.trees.is_none() {
+            return Ok(());
+        }
+        let step: u64 = self.costs(0, tokens.max(1), true).map(|cost| cost.flops).sum();
+        self.build(sessions, step / SHARE)
+    }
+
+    /// Builds what computes no more than `flops`, but at least one unit of work.
+    fn build(&mut self, sessions: &mut [&mut Session], flops: u64) -> Result<()> {
+        let Some((cover, tensors)) = self.io.attention.far.map(|(cover, _)| cover).zip(self.io.trees) else {
+            return Ok(());
+        };
+        for s in sessions.iter_mut() {
+            if let Some(far) = &mut s.far {
+                far.begin(&self.pool, &s.table, cover.rows);
+            }
+        }
+        let layers = (self.trees.len() - 1) / OF_LAYER;
+        let mut with_far = sessions.iter_mut().filter_map(|s| Some((s.far.as_mut()?, &mut s.table)));
+        let Some((far, table)) = with_far.find_map(|(far, table)| far.building().is_some().then_some((far, table)))
+        else {
+            return Ok(());
+        };
+        let queries = far.metric().to_vec();
+        let mut left = flops;
+        while let Some(building) = far.building() {
+            // Another tree has been where this one's points and order were.
+            let id = building.pages()[0];
+            if self.building != Some(id) {
+                building.at.unit = 0;
+                self.building = Some(id);
+            }
+            let units = building.units();
+            if building.at.unit == 0 {
+                self.device.write(tensors.source, &building.source)?;
+                self.device.write(tensors.queries, &queries)?;
+                self.device.write(tensors.pages, building.pages())?;
+            }
+            let (program, step) = program_of(building, units[building.at.unit]);
+            self.device.build(&self.trees, program, &step)?;
+            let cost = self.trees[program].cost(&step, &self.memory).flops;
+            building.at.unit += 1;
+            if building.at.unit == units.len() {
+                building.at.unit = 0;
+                building.at.layer += 1;
+            }
+            if building.at.layer == layers {
+                far.finish(table);
+            }
+            match left.checked_sub(cost) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which program does a unit of work, and for which step.
+fn program_of(building: &Building, unit: Unit) -> (usize, Step) {
+    let first = 1 + OF_LAYER * building.at.layer;
+    let (program, segment) = match unit {
+        Unit::Points => (first, 0),
+        Unit::Split(rows) => (0, rows),
+        Unit::Gather => (first + 1, 0),
+        Unit::Nodes(nodes) => (first + 2, nodes),
+    };
+    (program, Step { rows: building.rows() as u32, segment: segment as u32, ..Step::default() })
+}
+
+impl Device {
+    fn build(&mut self, programs: &[Program], program: usize, step: &Step) -> Result<()> {
+        match self {
+            Device::Gpu(on) => {
+                let OnGpu { gpu, buffers, trees, .. } = &mut **on;
+                gpu.start(buffers, &trees[program], step)
+            }
+            Device::Cpu { host } => {
+                programs[program].run_reference(step, host);
+                Ok(())
+            }
+        }
+    }
+}
