@@ -27,7 +27,7 @@ use crate::kernels::{AttentionDims, SAMPLED};
 use crate::kv::PagePool;
 use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
-use crate::program::{Mode, Program};
+use crate::program::{Mode, PerMode, Program};
 use crate::sampler::Sampling;
 use crate::session::Session;
 use crate::weights::Weights;
@@ -105,17 +105,13 @@ pub enum Loading {
     Dropping(String),
 }
 
-/// Most sequences that the decode program runs; more go through the prefill program.
-const DECODE: usize = 8;
-
 /// A loaded model.
 pub struct Engine {
     config: Config,
     memory: Memory,
     io: Io,
     pool: PagePool,
-    prefill: Program,
-    decode: Program,
+    programs: PerMode<Program>,
     /// See [`trees`].
     trees: Vec<Program>,
     /// The first page of the tree that was built last.
@@ -131,8 +127,7 @@ enum Device {
 struct OnGpu {
     gpu: Gpu,
     buffers: Buffers,
-    prefill: Prepared,
-    decode: Prepared,
+    programs: PerMode<Prepared>,
     trees: Vec<Prepared>,
 }
 
@@ -166,7 +161,7 @@ impl Engine {
         };
         let mut recorded = Recorded::with(weights, options, Some(gpu.caps()), tile)?;
         let pipelines = loop {
-            let programs: Vec<_> = [&recorded.prefill, &recorded.decode].into_iter().chain(&recorded.trees).collect();
+            let programs: Vec<_> = recorded.programs.0.iter().chain(&recorded.trees).collect();
             let compiled = gpu.compile(&programs, |done, all| progress(Loading::Compiling(done, all)));
             match (compiled, tune::plainer(tile)) {
                 (Err(Error::Device { what, .. }), Some(plainer)) => {
@@ -184,12 +179,12 @@ impl Engine {
             progress(Loading::Uploading(done, total));
         })?;
         recorded.memory.forget_values();
-        let prefill = gpu.bind(&buffers, &recorded.prefill, &pipelines)?;
-        let decode = gpu.bind(&buffers, &recorded.decode, &pipelines)?;
-        let trees =
-            recorded.trees.iter().map(|program| gpu.bind(&buffers, program, &pipelines)).collect::<Result<_>>()?;
+        let bind = |program: &Program| gpu.bind(&buffers, program, &pipelines);
+        let [prefill, batch, decode] = recorded.programs.0.each_ref().map(bind);
+        let programs = PerMode([prefill?, batch?, decode?]);
+        let trees = recorded.trees.iter().map(bind).collect::<Result<_>>()?;
         gpu.save_pipelines();
-        Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode, trees }))))
+        Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, programs, trees }))))
     }
 
     /// What is recorded for the CPU, or for a GPU, is run by the references.
@@ -199,9 +194,9 @@ impl Engine {
     }
 
     fn new(recorded: Recorded, device: Device) -> Self {
-        let Recorded { config, memory, prefill, decode, trees, io } = recorded;
+        let Recorded { config, memory, programs, trees, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
-        Self { config, memory, io, pool, prefill, decode, trees, building: None, device }
+        Self { config, memory, io, pool, programs, trees, building: None, device }
     }
 
     /// Shapes of the model.
@@ -497,8 +492,11 @@ impl Inputs {
 
     /// The program that runs them.
     fn mode(&self) -> Mode {
-        let decode = self.tokens.len() == self.sequences.len() && self.tokens.len() <= DECODE;
-        if decode { Mode::Decode } else { Mode::Prefill }
+        match (self.sequences.len(), self.tokens.len()) {
+            (1, 1) => Mode::Decode,
+            (sequences, tokens) if sequences == tokens => Mode::Batch,
+            _ => Mode::Prefill,
+        }
     }
 
     fn step(&self) -> Step {

@@ -9,7 +9,7 @@ use crate::kernels::{AttentionDims, Cover};
 use crate::kv::PAGE;
 use crate::memory::{Capacity, Element, Maths, Memory, Tile};
 use crate::models::{self, Config, Io, Model};
-use crate::program::{Mode, Program, Recorder};
+use crate::program::{Mode, PerMode, Program, Recorder};
 use crate::weights::Weights;
 
 /// The tensors and programs of a model, sized by [`EngineOptions`].
@@ -18,10 +18,8 @@ pub struct Recorded {
     pub config: Config,
     /// All tensors.
     pub memory: Memory,
-    /// Runs any tokens of any sequences.
-    pub prefill: Program,
-    /// Runs one token of each of a few sequences.
-    pub decode: Program,
+    /// The forward pass in every mode.
+    pub programs: PerMode<Program>,
     /// Build trees of anchors: see [`trees`].
     pub(super) trees: Vec<Program>,
     pub(super) io: Io,
@@ -79,12 +77,14 @@ impl Recorded {
             r.sample(io.logits, io.sampling, io.ids);
             r.finish()
         };
-        let (prefill, decode) = (record(Mode::Prefill), record(Mode::Decode));
+        let programs = PerMode(Mode::ALL.map(record));
         let trees = match (cover, io.trees) {
-            (Some(cover), Some(tensors)) => trees::programs(&config, cover, tensors, &memory, &prefill),
+            (Some(cover), Some(tensors)) => {
+                trees::programs(&config, cover, tensors, &memory, &programs[Mode::Prefill])
+            }
             _ => Vec::new(),
         };
-        Ok(Self { config, memory, prefill, decode, trees, io })
+        Ok(Self { config, memory, programs, trees, io })
     }
 
     /// Bytes on the device.
