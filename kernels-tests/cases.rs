@@ -185,6 +185,7 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "aoc_points" => aoc::points().into_iter().map(Case::Aoc).collect(),
         "aoc_direction" | "aoc_keys" | "aoc_refine" => aoc::split().into_iter().map(Case::Aoc).collect(),
         "aoc_order" => aoc::order().into_iter().map(Case::Aoc).collect(),
+        "aoc_gate" => aoc::gate().into_iter().map(Case::Aoc).collect(),
         "aoc_gather" => aoc::gather().into_iter().map(Case::Aoc).collect(),
         "aoc_nodes" => aoc::nodes().into_iter().map(Case::Aoc).collect(),
         "aoc_lookup" => aoc::lookup().into_iter().map(Case::Aoc).collect(),
@@ -858,6 +859,7 @@ impl Draft {
             parts: m.tensor("parts", Element::F32, parts, d.head_dim + 4),
             near: m.tensor("near", Element::F32, capacity.tokens * d.heads, 2),
             far: None,
+            trials: None,
         };
         self.input(inputs.tokens, batch.tokens.as_flattened().to_vec());
         self.input(inputs.sequences, batch.sequences.as_flattened().to_vec());

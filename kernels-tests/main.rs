@@ -2,6 +2,7 @@
 
 mod allocation;
 mod aoc_direction;
+mod aoc_gate;
 mod aoc_gather;
 mod aoc_keys;
 mod aoc_lookup;

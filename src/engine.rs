@@ -23,7 +23,7 @@ use crate::attention::{self, Attention};
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
 use crate::kernel::Step;
-use crate::kernels::{AttentionDims, SAMPLED};
+use crate::kernels::{AttentionDims, Cover, SAMPLED};
 use crate::kv::PagePool;
 use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
@@ -116,6 +116,8 @@ pub struct Engine {
     trees: Vec<Program>,
     /// The first page of the tree that was built last.
     building: Option<u32>,
+    /// The far past whose widths are tried.
+    measuring: Option<u32>,
     device: Device,
 }
 
@@ -180,8 +182,8 @@ impl Engine {
         })?;
         recorded.memory.forget_values();
         let bind = |program: &Program| gpu.bind(&buffers, program, &pipelines);
-        let [prefill, batch, decode] = recorded.programs.0.each_ref().map(bind);
-        let programs = PerMode([prefill?, batch?, decode?]);
+        let [prefill, batch, decode, measure] = recorded.programs.0.each_ref().map(bind);
+        let programs = PerMode([prefill?, batch?, decode?, measure?]);
         let trees = recorded.trees.iter().map(bind).collect::<Result<_>>()?;
         gpu.save_pipelines();
         Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, programs, trees }))))
@@ -196,7 +198,7 @@ impl Engine {
     fn new(recorded: Recorded, device: Device) -> Self {
         let Recorded { config, memory, programs, trees, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
-        Self { config, memory, io, pool, programs, trees, building: None, device }
+        Self { config, memory, io, pool, programs, trees, building: None, measuring: None, device }
     }
 
     /// Shapes of the model.
@@ -307,6 +309,8 @@ impl Engine {
                 0 => (pending.min(outputs), pending.min(outputs)),
                 before => (before.min(tokens), 0),
             };
+            let most = self.most_tokens(session);
+            let (n, n_rows) = (n.min(most), n_rows.min(most));
             let rows = self.attempt(&mut [session], |engine, sessions| {
                 let inputs = engine.inputs(sessions, &[n], &[n_rows])?;
                 let launched = engine.launch(&inputs)?;
@@ -346,7 +350,7 @@ impl Engine {
         let mut left = self.memory.capacity.tokens;
         let mut share = |s: &Session, decode: bool| {
             let pending = s.pending().len();
-            let n = if (pending == 1) == decode { pending.min(left) } else { 0 };
+            let n = if (pending == 1) == decode { pending.min(left).min(self.most_tokens(s)) } else { 0 };
             left -= n;
             n
         };
@@ -358,6 +362,7 @@ impl Engine {
     /// the logits of the last `outputs[i]` of them. Within [`attempt`](Self::attempt).
     fn inputs(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
         self.tidy(sessions, counts.iter().sum())?;
+        let measures = self.measures(sessions, counts)?;
         let capacity = self.memory.capacity;
         let active = counts.iter().filter(|n| **n > 0).count();
         if active > capacity.sequences {
@@ -392,8 +397,7 @@ impl Engine {
                 far.prepare(&self.pool, s.table.len())?;
             }
         }
-        let mut inputs =
-            Inputs { widths: self.io.attention.far.map_or(0, |(cover, _)| cover.widths), ..Inputs::default() };
+        let mut inputs = Inputs { cover: self.io.attention.far.map(|(cover, _)| cover), measures, ..Inputs::default() };
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {
                 let from = s.table.len();
@@ -437,7 +441,10 @@ impl Device {
         match self {
             Device::Gpu(on) => on.gpu.write(&on.buffers, t, bytemuck::cast_slice(words)),
             Device::Cpu { host } => {
-                host[t.0].u32_mut()[..words.len()].copy_from_slice(words);
+                match &mut host[t.0] {
+                    Host::F32(v) => v.iter_mut().zip(words).for_each(|(to, bits)| *to = f32::from_bits(*bits)),
+                    other => other.u32_mut()[..words.len()].copy_from_slice(words),
+                }
                 Ok(())
             }
         }
@@ -453,8 +460,10 @@ struct Inputs {
     pages: Vec<[u32; 2]>,
     outputs: Vec<u32>,
     sampling: Vec<[u32; 4]>,
-    /// Of trees, for each sequence.
-    widths: usize,
+    /// With trees.
+    cover: Option<Cover>,
+    /// Which far past's widths are tried.
+    measures: Option<u32>,
     /// A sequence's first tree is counted from the first of `trees`.
     past: Vec<[u32; 4]>,
     trees: Vec<[u32; 4]>,
@@ -470,8 +479,10 @@ impl Inputs {
         let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
         attention::list(&s.table, &mut self.pages);
-        let (widths, trees, lists) = (self.widths, &mut self.trees, &mut self.lists);
-        self.past.push(s.far.as_ref().map_or([0; 4], |far| far.list(widths, trees, lists)));
+        let far = self.cover.zip(s.far.as_ref());
+        let measured = self.measures.is_some_and(|id| s.far.as_ref().is_some_and(|far| far.id() == id));
+        let past = far.map(|(cover, far)| far.list(cover, measured, &mut self.trees, &mut self.lists));
+        self.past.push(past.unwrap_or_default());
         self.sequences.push([list, self.pages.len() - list, first, to - from].map(|n| n as u32));
         for tile in (0..to - from).step_by(AttentionDims::TILE) {
             let n = (to - from - tile).min(AttentionDims::TILE);
@@ -493,6 +504,7 @@ impl Inputs {
     /// The program that runs them.
     fn mode(&self) -> Mode {
         match (self.sequences.len(), self.tokens.len()) {
+            _ if self.measures.is_some() => Mode::Measure,
             (1, 1) => Mode::Decode,
             (sequences, tokens) if sequences == tokens => Mode::Batch,
             _ => Mode::Prefill,

@@ -2,6 +2,7 @@
 //! records it. The shader of the same name is in `shaders/`.
 
 mod aoc_direction;
+mod aoc_gate;
 mod aoc_gather;
 mod aoc_keys;
 mod aoc_lookup;
@@ -26,6 +27,7 @@ mod sample;
 mod softcap;
 mod swiglu;
 
+pub use aoc_gate::Trials;
 pub use aoc_lookup::{Cover, CoverTensors, FarInputs};
 pub use attention_prefill::Scores;
 pub use embed::SAMPLED;
@@ -54,6 +56,7 @@ pub static ALL: &[&Kernel] = &[
     &aoc_keys::AOC_KEYS,
     &aoc_refine::AOC_REFINE,
     &aoc_order::AOC_ORDER,
+    &aoc_gate::AOC_GATE,
     &aoc_gather::AOC_GATHER,
     &aoc_nodes::AOC_NODES,
     &aoc_lookup::AOC_LOOKUP,
@@ -127,6 +130,8 @@ pub struct AttentionInputs {
     pub near: Tensor,
     /// With the far past of sequences in trees of anchors.
     pub far: Option<(Cover, FarInputs)>,
+    /// Where [`Mode::Measure`](crate::program::Mode::Measure) tries widths.
+    pub trials: Option<Trials>,
 }
 
 /// Keys that the queries of a step see, at most. A list's last page counts in full, and where sequences differ, each counts as

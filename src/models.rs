@@ -10,7 +10,7 @@ use self::keys::{Keys, LIMIT};
 pub use self::rope::RopeConfig;
 use crate::error::{Error, Result};
 use crate::kernel::Count;
-use crate::kernels::{AttentionDims, AttentionInputs, Cover, CoverTensors, FarInputs, Norm, Pairs, Rope};
+use crate::kernels::{AttentionDims, AttentionInputs, Cover, CoverTensors, FarInputs, Norm, Pairs, Rope, Trials};
 use crate::memory::{Capacity, Element, Memory, Tensor, Weight, WeightRows};
 use crate::program::Recorder;
 use crate::weights::Weights;
@@ -173,6 +173,7 @@ impl Io {
                 parts: m.tensor("parts", Element::F32, parts, config.attention.head_dim + 4),
                 near: m.tensor("near", Element::F32, c.tokens * config.attention.heads, 2),
                 far: cover.map(|cover| (cover, FarInputs::declare(cover, m))),
+                trials: cover.map(|cover| Trials::declare(config.attention, cover, m)),
             },
             outputs: m.input("outputs", Count::Outputs, 1),
             logits: m.activation("logits", Count::Outputs, config.vocab),

@@ -1,7 +1,7 @@
 //! Cases of the kernels of anchored attention: trees of random rows in shuffled pages.
 
 use farpast::kernel::{Count, Step};
-use farpast::kernels::{AttentionDims, Cover, CoverTensors, FarInputs, Scores};
+use farpast::kernels::{AttentionDims, Cover, CoverTensors, FarInputs, Scores, Trials};
 use farpast::memory::{Capacity, Element, Host, Tensor};
 use farpast::program::Mode;
 
@@ -14,6 +14,8 @@ pub enum Aoc {
     Points { dims: AttentionDims, kv: Element, rows: usize },
     /// One bisection of all segments.
     Split { heads: usize, rows: usize, segment: usize, values: Spread },
+    /// Errors of a width, of four tokens in three sequences of which one is measured.
+    Gate { dims: AttentionDims, width: usize },
     /// Rows to their pages.
     Gather { dims: AttentionDims, kv: Element, rows: usize },
     /// Anchors of the depth of so many nodes.
@@ -60,6 +62,10 @@ pub fn split() -> Vec<Aoc> {
 
 pub fn order() -> Vec<Aoc> {
     [split(), vec![Aoc::Split { heads: 2, rows: 64, segment: 32, values: Spread::Nan }]].concat()
+}
+
+pub fn gate() -> Vec<Aoc> {
+    vec![Aoc::Gate { dims: dims(6, 2, 12), width: 0 }, Aoc::Gate { dims: dims(5, 1, 36), width: 2 }]
 }
 
 pub fn gather() -> Vec<Aoc> {
@@ -142,6 +148,28 @@ impl Aoc {
                 }
                 setup
             }
+            Aoc::Gate { dims: d, width } => {
+                let mut draft = Draft::with(Capacity { tokens: 8, sequences: 4, context: 64, pages: 4, ..CAPACITY });
+                let cover = Cover { kv_heads: d.kv_heads, ..cover(64, 8, 3 * d.kv_heads + 1, 0.0) };
+                let m = &mut draft.memory;
+                let tokens = m.input("tokens", Count::Tokens, 4);
+                let far = FarInputs::declare(cover, m);
+                let exact = m.activation("exact", Count::Tokens, d.heads * d.head_dim);
+                let trials = Trials::declare(d, cover, m);
+                draft.input(tokens, [2, 1, 1, 0].into_iter().flat_map(|b| [7, 9, 5, b]).collect());
+                // Only the last entry of the lists says that the second is measured and not the first; the third has no far past.
+                draft.input(far.far, vec![0, 0, 8, 0, 3, 1, 16, cover.widths() as u32, 0, 0, 0, cover.widths() as u32]);
+                let list = |last: u32| std::iter::repeat_n(1 - last, cover.measured()).chain([last]);
+                draft.input(far.lists, [0, 1].into_iter().flat_map(list).collect());
+                for t in [exact, trials.answers[width]] {
+                    draft.rows(t, 4, |_, _| random.signed(2.0));
+                }
+                draft.rows(trials.errors, cover.heads * Cover::WIDTHS.len(), |_, _| random.unit());
+                let step = Step { n_tokens: 4, n_sequences: 3, ..Step::default() };
+                draft.record(format!("{self:?}"), Mode::Measure, vec![step], |r| {
+                    r.aoc_gate(d, cover, [d.kv_heads, width], tokens, far, exact, trials)
+                })
+            }
             Aoc::Gather { dims: d, kv, rows } => {
                 let mut built = Built::new(d, kv, rows, order);
                 let (tensors, pages, capacity) = (built.tensors, built.kv, rows + 16);
@@ -170,14 +198,14 @@ impl Aoc {
     pub fn is_small(&self) -> bool {
         match self {
             Aoc::Points { rows, .. } | Aoc::Split { rows, .. } | Aoc::Gather { rows, .. } => *rows < 200,
-            Aoc::Nodes { .. } => true,
+            Aoc::Gate { .. } | Aoc::Nodes { .. } => true,
             Aoc::Lookup { dims, .. } => dims.head_dim < 60,
         }
     }
 }
 
 fn cover(rows: usize, lanes: usize, widths: usize, gap: f32) -> Cover {
-    Cover { rows, gap, lanes, widths }
+    Cover { rows, gap, lanes, heads: widths.saturating_sub(1), kv_heads: 0 }
 }
 
 /// Tensors of a tree of `rows` rows, which lie in pages of the second half of the pool.

@@ -17,21 +17,27 @@ pub struct AocOptions {
     /// Rows of the far past, anchors and rows of leaves, that a query reads, about. Where this is no less than the far past has, it
     /// reads all rows.
     pub budget: usize,
+    /// How far the answers of a layer's key and value head may be from those of all rows, measured on a few tokens, relative to those; a
+    /// head that no width within the budget brings there reads all rows. 0: the session has no far past, infinity: none is measured.
+    pub gate: f32,
 }
 
 impl Default for AocOptions {
     fn default() -> Self {
-        Self { local: 512, budget: 512 }
+        Self { local: 512, budget: 512, gate: 0.1 }
     }
 }
 
 impl AocOptions {
     /// An error where no session could run so.
     pub fn check(&self) -> Result<()> {
-        match self.budget {
-            0 => Err(Error::request("AOC budget", "at least 1 row", 0)),
-            _ => Ok(()),
+        if self.budget == 0 {
+            return Err(Error::request("AOC budget", "at least 1 row", 0));
         }
+        if self.gate.is_nan() || self.gate < 0.0 {
+            return Err(Error::request("AOC gate", "a number, at least 0", self.gate));
+        }
+        Ok(())
     }
 
     /// Nodes expanded of each depth: of some thousand rows it is four depths that are read, each of two nodes for one, and the leaves.
@@ -75,6 +81,14 @@ pub struct Far {
     /// From which position on they were.
     since: usize,
     building: Option<Building>,
+    /// For each width that is tried of each head: error and norm, squared and summed up.
+    errors: Vec<[f32; 2]>,
+    /// Of each head; none is known yet where empty.
+    widths: Vec<u32>,
+    /// Whether it is to be measured how they do.
+    due: bool,
+    /// Tokens that were, since then.
+    pub measured: usize,
 }
 
 /// A tree under way.
@@ -113,12 +127,15 @@ pub enum Unit {
 impl Far {
     /// None yet.
     pub fn new(options: AocOptions) -> Self {
-        Self { options, trees: Vec::new(), queries: None, since: 0, building: None }
+        let (trees, errors, widths) = Default::default();
+        Self { options, trees, queries: None, since: 0, building: None, errors, widths, due: false, measured: 0 }
     }
 
     /// The same trees for a fork, which keeps queries of its own.
     pub fn fork(&self) -> Self {
-        Self { trees: self.trees.clone(), ..Self::new(self.options) }
+        let Self { options, trees, errors, widths, due, .. } = self;
+        let (trees, errors, widths) = (trees.clone(), errors.clone(), widths.clone());
+        Self { trees, errors, widths, due: *due, ..Self::new(*options) }
     }
 
     /// Rows in trees.
@@ -160,7 +177,11 @@ impl Far {
     /// no pages for it, that is for later.
     pub fn begin(&mut self, pool: &PagePool, table: &PageTable, largest: usize) {
         let kept = table.len().saturating_sub(self.since) >= Cover::QUERIES * Cover::STRIDE;
-        if self.building.is_some() || !kept || table.len() < self.end() + self.options.local + CHUNK {
+        if self.options.gate == 0.0
+            || self.building.is_some()
+            || !kept
+            || table.len() < self.end() + self.options.local + CHUNK
+        {
             return;
         }
         let (mut rows, mut merges) = (CHUNK, 0);
@@ -198,14 +219,52 @@ impl Far {
             self.trees.truncate(self.trees.len() - merges);
             self.trees.push(Arc::new(tree));
             table.give_back(self.end());
+            self.due = self.options.gate.is_finite() && self.rows() > self.options.budget;
         }
     }
 
-    /// Adds what a step reads: to `trees`, and to `lists` widths and pages. Returns the sequence's entry, whose first tree is counted
+    /// Tells it from others, once it is prepared for a step.
+    pub fn id(&self) -> u32 {
+        self.queries.as_ref().map_or(u32::MAX, |pages| pages[0])
+    }
+
+    /// Whether it is to be measured how widths do.
+    pub fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// Chooses widths by what was measured, with what is remembered of before: for each width that is tried of each head, error and
+    /// norm, squared and summed up.
+    pub fn learn(&mut self, errors: &[[f32; 2]]) {
+        self.errors.resize(errors.len(), [0.0; 2]);
+        for (old, new) in self.errors.iter_mut().zip(errors) {
+            *old = [0, 1].map(|i| old[i] / 2.0 + new[i]);
+        }
+        let most = self.options.width() as u32;
+        let of_head = |errors: &[[f32; 2]]| {
+            let widths =
+                Cover::WIDTHS.into_iter().zip(errors).filter(|(width, _)| *width <= most.max(Cover::WIDTHS[0]));
+            let mut good = widths.filter(|(_, [error, norm])| (error / norm).sqrt() <= self.options.gate);
+            good.next().map_or(0, |(width, _)| width)
+        };
+        self.widths = self.errors.chunks(Cover::WIDTHS.len()).map(of_head).collect();
+        (self.due, self.measured) = (false, 0);
+    }
+
+    /// Adds what a step reads: to `trees`, and to `lists` what `cover` says, and pages. Returns the sequence's entry, whose first tree is counted
     /// from the first of `trees`.
-    pub fn list(&self, widths: usize, trees: &mut Vec<[u32; 4]>, lists: &mut Vec<u32>) -> [u32; 4] {
+    pub fn list(&self, cover: Cover, is_measured: bool, trees: &mut Vec<[u32; 4]>, lists: &mut Vec<u32>) -> [u32; 4] {
         let (first, list) = (trees.len(), lists.len());
-        lists.extend(std::iter::repeat_n(self.width() as u32, widths));
+        match self.options.gate.is_finite() {
+            _ if self.rows() <= self.options.budget => lists.extend(std::iter::repeat_n(0, cover.heads)),
+            false => lists.extend(std::iter::repeat_n(self.options.width() as u32, cover.heads)),
+            // Before anything is measured all rows are read.
+            true => lists.extend((0..cover.heads).map(|head| self.widths.get(head).copied().unwrap_or(0))),
+        }
+        for width in [0].into_iter().chain(Cover::WIDTHS) {
+            lists.extend(std::iter::repeat_n(width, cover.kv_heads));
+        }
+        lists.push(is_measured.into());
         lists.extend(self.queries.iter().flat_map(|pages| pages.iter()));
         for tree in &self.trees {
             let pages = lists.len();
@@ -213,11 +272,6 @@ impl Far {
             trees.push([tree.rows, pages, pages + tree.rows / PAGE, 0].map(|n| n as u32));
         }
         [first, self.trees.len(), self.first_size(), list].map(|n| n as u32)
-    }
-
-    /// 0, which reads every row, where that is within the budget.
-    fn width(&self) -> usize {
-        if self.rows() <= self.options.budget { 0 } else { self.options.width() }
     }
 
     /// Rows of the nodes that are looked at first: as few as make no more nodes than twice the width.

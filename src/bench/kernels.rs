@@ -218,6 +218,7 @@ impl Plan {
             ),
             near: m.tensor("near", Element::F32, t * a.heads, 2),
             far: None,
+            trials: None,
         };
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let kv_rows = pages * a.kv_heads * PAGE;
@@ -260,13 +261,13 @@ impl Plan {
             What::Far { rows } => {
                 let (q, kv, o) = (token(&mut m, q_dim), kv(&mut m), token(&mut m, q_dim));
                 let trees = rows.div_ceil(TREE);
-                let entries = a.kv_heads + pages;
+                let entries = a.kv_heads + 1 + pages;
                 let inputs_of_far = FarInputs {
                     far: m.tensor("far", Element::U32, 1 + trees, 4),
                     lists: m.tensor("lists", Element::U32, entries, 1),
                 };
                 far = inputs_of_rows(rows, a.kv_heads, inputs_of_far);
-                let cover = Cover { rows: TREE, gap: f32::MAX, lanes: m.tile.lanes, widths: a.kv_heads };
+                let cover = Cover { rows: TREE, gap: f32::MAX, lanes: m.tile.lanes, heads: a.kv_heads, kv_heads: 0 };
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
                 let record = record(&m, mode, |r| {
                     r.aoc_lookup(a, cover, 0, scores, inputs.tokens, inputs_of_far, [q, kv[0], kv[1], inputs.near, o]);
@@ -326,12 +327,12 @@ fn inputs_of_rows(rows: usize, kv_heads: usize, tensors: FarInputs) -> Vec<(Tens
     let sizes: Vec<_> = (0..rows).step_by(TREE).map(|first| TREE.min(rows - first)).collect();
     let start = (0..).map(|i| Cover::LEAF << i).find(|size| rows / size <= 2 * WIDTH as usize || *size == TREE);
     let mut far = vec![[1, sizes.len(), start.unwrap_or(TREE), 0]];
-    let mut at = kv_heads + kept;
+    let mut at = kv_heads + 1 + kept;
     for size in sizes {
         far.push([size, at, at + size / PAGE, 0]);
         at += size / PAGE + 2 * size / Cover::LEAF / PAGE;
     }
-    let lists = (0..kv_heads).map(|_| WIDTH).chain(0..(at - kv_heads) as u32).collect();
+    let lists = (0..=kv_heads).map(|_| WIDTH).chain(0..(at - kv_heads - 1) as u32).collect();
     vec![(tensors.far, far.as_flattened().iter().map(|n| *n as u32).collect()), (tensors.lists, lists)]
 }
 

@@ -103,8 +103,9 @@ impl Engine {
                 Ok(Launched::Gpu(mode, gpu.launch(buffers, &mut programs[mode], &step, self.io.ids, bytes)?))
             }
             Device::Cpu { host } => {
-                // One program for all: others round in other places, and bits would depend on the batch.
-                self.programs[Mode::Prefill].run_reference(&step, host);
+                // One program for all batches: others round in other places, and bits would depend on the batch.
+                let mode = if mode == Mode::Measure { mode } else { Mode::Prefill };
+                self.programs[mode].run_reference(&step, host);
                 Ok(Launched::Cpu(inputs.outputs.len()))
             }
         }

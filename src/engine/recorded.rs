@@ -77,11 +77,12 @@ impl Recorded {
             r.sample(io.logits, io.sampling, io.ids);
             r.finish()
         };
-        let programs = PerMode(Mode::ALL.map(record));
+        let programs = PerMode(Mode::ALL.map(|mode| match mode {
+            Mode::Measure if cover.is_none() => Program::default(),
+            mode => record(mode),
+        }));
         let trees = match (cover, io.trees) {
-            (Some(cover), Some(tensors)) => {
-                trees::programs(&config, cover, tensors, &memory, &programs[Mode::Prefill])
-            }
+            (Some(cover), Some(tensors)) => trees::programs(&config, cover, tensors, &memory, &programs[Mode::Prefill]),
             _ => Vec::new(),
         };
         Ok(Self { config, memory, programs, trees, io })
@@ -209,7 +210,8 @@ fn cover(config: &Config, capacity: &Capacity, tile: Tile) -> Result<Cover> {
             rows: aoc::largest(capacity.context),
             gap: Cover::GAP,
             lanes: tile.lanes.min(64),
-            widths: layers * config.attention.kv_heads,
+            heads: layers * config.attention.kv_heads,
+            kv_heads: config.attention.kv_heads,
         }),
     }
 }

@@ -6,13 +6,19 @@ use crate::attention::aoc::{Building, Unit};
 use crate::error::Result;
 use crate::kernel::Step;
 use crate::kernels::{Cover, CoverTensors};
-use crate::memory::{Memory, Tensor};
+use crate::memory::{Memory, Tensor, stride};
 use crate::models::Config;
 use crate::program::{Mode, Program, Recorder};
 use crate::session::Session;
 
 /// What building may compute for each step: this part of what the step computes.
 const SHARE: u64 = 8;
+
+/// Tokens of a step in which widths are tried.
+const MEASURED: usize = 4;
+
+/// Tokens after which they are chosen.
+const ENOUGH: usize = 8;
 
 /// Programs of each layer: points, gather, nodes. Before them all is the split, which knows no layer.
 const OF_LAYER: usize = 3;
@@ -67,6 +73,42 @@ impl Engine {
         }
         let step: u64 = self.costs(0, tokens.max(1), true).map(|cost| cost.flops).sum();
         self.build(sessions, step / SHARE)
+    }
+
+    /// Tokens of `s` that the next step may have: few where it is measured how widths do, as its far past is read by rows then.
+    pub(super) fn most_tokens(&self, s: &Session) -> usize {
+        match &s.far {
+            Some(far) if far.is_due() => MEASURED,
+            _ => usize::MAX,
+        }
+    }
+
+    /// Whose widths are tried in a step of `counts` tokens of `sessions`. When enough was measured, they are chosen.
+    pub(super) fn measures(&mut self, sessions: &mut [&mut Session], counts: &[usize]) -> Result<Option<u32>> {
+        let Some(trials) = self.io.attention.trials else { return Ok(None) };
+        let mut due = sessions.iter_mut().zip(counts).filter(|(_, n)| **n > 0).filter_map(|(s, n)| {
+            let far = s.far.as_mut().filter(|far| far.is_due())?;
+            Some((far, *n))
+        });
+        let Some((far, n)) = due.next().filter(|_| counts.iter().sum::<usize>() <= 2 * MEASURED) else {
+            return Ok(None);
+        };
+        let desc = self.memory.desc(trials.errors);
+        let zeros = vec![0; desc.rows * stride(desc.cols)];
+        if self.measuring != Some(far.id()) {
+            self.measuring = Some(far.id());
+            far.measured = 0;
+            self.device.write(trials.errors, &zeros)?;
+        }
+        far.measured += n;
+        if far.measured > ENOUGH {
+            let errors = self.read(trials.errors, 0, zeros.len())?;
+            let errors = errors.chunks(stride(desc.cols)).map(|sums| [0, 1].map(|i| f32::from_bits(sums[i])));
+            far.learn(&errors.collect::<Vec<_>>());
+            self.measuring = None;
+            return Ok(None);
+        }
+        Ok(Some(far.id()))
     }
 
     /// Builds what computes no more than `flops`, but at least one unit of work.

@@ -41,8 +41,10 @@ pub struct Cover {
     pub gap: f32,
     /// Invocations of a workgroup of aoc_lookup.
     pub lanes: usize,
-    /// Widths of a sequence: one for each layer and key and value head.
-    pub widths: usize,
+    /// Key and value heads, of all layers that see all of the past.
+    pub heads: usize,
+    /// Those of one layer.
+    pub kv_heads: usize,
 }
 
 impl Cover {
@@ -58,8 +60,29 @@ impl Cover {
     pub const MOST: usize = 144;
     /// Nodes of one depth that are expanded, at most.
     pub const WIDEST: usize = 64;
+    /// Widths that are tried.
+    pub const WIDTHS: [u32; 3] = [16, 32, 64];
     /// Lead of a row in nats with which it answers alone: so much that all of a million others would have a weight below 1e-3.
     pub const GAP: f32 = 21.0;
+}
+
+/// What a sequence's lists begin with: a width for each of [`heads`](Cover::heads); those that all heads of a layer try, 0 and
+/// [`WIDTHS`](Cover::WIDTHS); and whether it is measured how they do.
+impl Cover {
+    /// Entries before the pages of kept queries.
+    pub fn widths(&self) -> usize {
+        self.measured() + 1
+    }
+
+    /// The first of the widths that `i` of 0 and [`WIDTHS`](Cover::WIDTHS) is.
+    pub fn tried(&self, i: usize) -> usize {
+        self.heads + i * self.kv_heads
+    }
+
+    /// The entry that says whether the sequence is measured.
+    pub fn measured(&self) -> usize {
+        self.tried(1 + Self::WIDTHS.len())
+    }
 }
 
 /// What trees are built in: tensors that all layers share.
@@ -115,7 +138,7 @@ impl FarInputs {
         let (sequences, pages) = (m.capacity.sequences, m.capacity.of(Count::Pages));
         let of_queries = Cover::QUERIES / (2 * Capacity::PAGE);
         let far = m.tensor("far", Element::U32, sequences * (1 + pages), 4);
-        let lists = m.tensor("lists", Element::U32, sequences * (cover.widths + of_queries + 2 * pages), 1);
+        let lists = m.tensor("lists", Element::U32, sequences * (cover.widths() + of_queries + 2 * pages), 1);
         Self { far, lists }
     }
 }
@@ -145,7 +168,7 @@ impl Recorder<'_> {
         let spec = spec.u32("H", d.heads).u32("LEAF", Cover::LEAF).u32("LANES", cover.lanes).u32("MOST", Cover::MOST);
         let spec = spec.f32("SCALE", scores.scale).f32("CAP", scores.cap).f32("GAP", cover.gap);
         let spec = spec.u32("QUERIES", Cover::QUERIES).u32("STRIDE", Cover::STRIDE);
-        let spec = spec.u32("WIDTHS", cover.widths).u32("FIRST", first);
+        let spec = spec.u32("WIDTHS", cover.widths()).u32("FIRST", first);
         let groups = [Extent::Per(Count::Tokens, 1), Extent::Fixed(d.kv_heads), Extent::Fixed(1)];
         self.dispatch(&AOC_LOOKUP, spec, &[tokens, far.far, far.lists, q, k, v, near, o], groups);
     }

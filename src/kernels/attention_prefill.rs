@@ -7,7 +7,8 @@
 
 use rayon::prelude::*;
 
-use super::aoc_lookup::AOC_LOOKUP;
+use super::aoc_gate::AOC_GATE;
+use super::aoc_lookup::{AOC_LOOKUP, Cover};
 use super::softcap::softcap;
 use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, Seen, kv_include, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
@@ -68,23 +69,39 @@ impl Recorder<'_> {
         let spec = spec.u32("PAGE", Capacity::PAGE).u32("RUN", AttentionDims::RUN).f32("SCALE", scores.scale);
         let spec = spec.u32("WINDOW", scores.window).f32("CAP", scores.cap);
         let tile = self.tile();
-        let tokens = if self.mode() == Mode::Prefill { d.tokens_each(tile) } else { 1 };
+        let tokens = if matches!(self.mode(), Mode::Prefill | Mode::Measure) { d.tokens_each(tile) } else { 1 };
         let spec = spec.include(part_include(tile)).u32("TOKENS", tokens);
         // Eight invocations that share by subgroup are a workgroup.
         let spec = if tile.broadcast { spec } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
-        if self.mode() != Mode::Prefill {
-            self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
-            self.attention_merge(d, [i.sequences, i.parts, o, i.near]);
-        } else {
-            let [groups, down] = [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
-            let extents = [Extent::Per(Count::Tiles, 1), groups, down];
-            let tensors = [i.tokens, i.tiles, i.pages, q, kv[0], kv[1], o, i.near];
-            self.dispatch(&ATTENTION_PREFILL, spec, &tensors, extents);
-        }
-        if let Some((cover, far)) = i.far.filter(|_| scores.window == 0) {
-            let first = self.count(&AOC_LOOKUP) * d.kv_heads;
-            self.aoc_lookup(d, cover, first, scores, i.tokens, far, [q, kv[0], kv[1], i.near, o]);
+        let near = |r: &mut Self, o| match r.mode() {
+            Mode::Decode | Mode::Batch => {
+                r.attention_decode(spec.clone(), d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
+                r.attention_merge(d, [i.sequences, i.parts, o, i.near]);
+            }
+            Mode::Prefill | Mode::Measure => {
+                let [groups, down] =
+                    [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
+                let extents = [Extent::Per(Count::Tiles, 1), groups, down];
+                let tensors = [i.tokens, i.tiles, i.pages, q, kv[0], kv[1], o, i.near];
+                r.dispatch(&ATTENTION_PREFILL, spec.clone(), &tensors, extents);
+            }
+        };
+        let Some((cover, far)) = i.far.filter(|_| scores.window == 0) else { return near(self, o) };
+        let both = |r: &mut Self, first, o| {
+            near(r, o);
+            r.aoc_lookup(d, cover, first, scores, i.tokens, far, [q, kv[0], kv[1], i.near, o]);
+        };
+        match i.trials.filter(|_| self.mode() == Mode::Measure) {
+            None => both(self, self.count(&AOC_LOOKUP) * d.kv_heads, o),
+            Some(trials) => {
+                let first = self.count(&AOC_GATE) / Cover::WIDTHS.len() * d.kv_heads;
+                both(self, cover.tried(0), o);
+                for (width, trial) in trials.answers.into_iter().enumerate() {
+                    both(self, cover.tried(1 + width), trial);
+                    self.aoc_gate(d, cover, [first, width], i.tokens, far, o, trials);
+                }
+            }
         }
     }
 }
