@@ -19,7 +19,7 @@ use crate::toy_chat::{CONTEXT, temporary, toy};
 #[test]
 fn prompts_reuse_what_the_session_holds() {
     let (mut engine, weights) = load(toy(None), CONTEXT);
-    let mut chat = Conversation::new(&engine, &weights, Some("Be kind.")).unwrap();
+    let mut chat = Conversation::new(engine.session(), &weights, Some("Be kind.")).unwrap();
     let first = chat.say(&mut engine, "One", Some(5), go_on).unwrap();
     assert_eq!((first.end, first.dropped), (End::Limit, 0));
     assert_eq!(chat.messages(), [message("system", "Be kind."), message("user", "One"), answer(&first.text)]);
@@ -35,19 +35,20 @@ fn prompts_reuse_what_the_session_holds() {
 #[test]
 fn answers_do_not_depend_on_reuse() {
     let (mut engine, weights) = load(toy(None), CONTEXT);
-    let mut continued = Conversation::new(&engine, &weights, None).unwrap();
+    let mut continued = Conversation::new(engine.session(), &weights, None).unwrap();
     continued.say(&mut engine, "One", Some(4), go_on).unwrap();
     continued.reset();
     assert!(continued.messages().is_empty() && continued.tokens() == 0);
     let a = continued.say(&mut engine, "Two", Some(8), go_on).unwrap();
-    let b = Conversation::new(&engine, &weights, None).unwrap().say(&mut engine, "Two", Some(8), go_on).unwrap();
+    let b =
+        Conversation::new(engine.session(), &weights, None).unwrap().say(&mut engine, "Two", Some(8), go_on).unwrap();
     assert_eq!(a.text, b.text);
 }
 
 #[test]
 fn full_context_drops_the_oldest_turns_and_keeps_the_system_message() {
     let (mut engine, weights) = load(toy(None), 160);
-    let mut chat = Conversation::new(&engine, &weights, Some("Be kind.")).unwrap();
+    let mut chat = Conversation::new(engine.session(), &weights, Some("Be kind.")).unwrap();
     let mut dropped = 0;
     for turn in 0..8 {
         let answer = chat.say(&mut engine, &format!("Message {turn}"), Some(6), go_on).unwrap();
@@ -65,7 +66,7 @@ fn full_context_drops_the_oldest_turns_and_keeps_the_system_message() {
 #[test]
 fn message_longer_than_the_context_is_refused_and_the_conversation_is_as_before() {
     let (mut engine, weights) = load(toy(None), 128);
-    let mut chat = Conversation::new(&engine, &weights, None).unwrap();
+    let mut chat = Conversation::new(engine.session(), &weights, None).unwrap();
     chat.say(&mut engine, "One", Some(4), go_on).unwrap();
     let before = chat.messages().to_vec();
     let error = chat.say(&mut engine, &"x".repeat(200), Some(4), go_on).unwrap_err();
@@ -79,7 +80,7 @@ fn message_longer_than_the_context_is_refused_and_the_conversation_is_as_before(
 #[test]
 fn answers_end_with_the_context() {
     let (mut engine, weights) = load(unstopped(), 96);
-    let mut chat = Conversation::new(&engine, &weights, None).unwrap();
+    let mut chat = Conversation::new(engine.session(), &weights, None).unwrap();
     let answer = chat.say(&mut engine, "Go on", None, go_on).unwrap();
     assert_eq!(answer.end, End::Context);
     // The last token was drawn from the last position and has none itself.
@@ -91,7 +92,7 @@ fn answers_end_with_the_context() {
 #[test]
 fn answer_broken_off_is_kept() {
     let (mut engine, weights) = load(unstopped(), CONTEXT);
-    let mut chat = Conversation::new(&engine, &weights, None).unwrap();
+    let mut chat = Conversation::new(engine.session(), &weights, None).unwrap();
     let mut shown = String::new();
     let answer = chat.say(&mut engine, "Go on", None, |piece| {
         shown.push_str(piece);
@@ -106,7 +107,7 @@ fn answer_broken_off_is_kept() {
 fn template_that_raises_fails_before_the_first_turn() {
     let template = "{{ raise_exception('no ' ~ messages[0].role) }}";
     let (engine, weights) = load(toy(Some(template)), CONTEXT);
-    let error = Conversation::new(&engine, &weights, None).err().unwrap();
+    let error = Conversation::new(engine.session(), &weights, None).err().unwrap();
     assert!(matches!(error, Error::Chat(_)) && error.to_string().contains("no user"), "{error}");
 }
 
@@ -121,7 +122,7 @@ fn example_prints_only_the_answer() {
     assert_eq!(text(&asked.stdout), text(&piped.stdout));
 
     let (mut engine, weights) = load(toy(None), CONTEXT);
-    let mut same = Conversation::new(&engine, &weights, Some("Be kind.")).unwrap();
+    let mut same = Conversation::new(engine.session(), &weights, Some("Be kind.")).unwrap();
     same.set_sampling(farpast::sampler::Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 5 });
     let answer = same.say(&mut engine, "Hello", Some(12), go_on).unwrap();
     assert_eq!(text(&asked.stdout), answer.text + "\n");

@@ -113,14 +113,15 @@ pub struct Totals {
 
 impl Conversation {
     /// Without messages but for the system's, if there is one.
-    pub fn new(engine: &Engine, weights: &Weights, system: Option<&str>) -> Result<Self> {
+    /// `session` is an empty one.
+    pub fn new(session: Session, weights: &Weights, system: Option<&str>) -> Result<Self> {
         let tokenizer = tokenizer(weights)?;
         let template = template(weights, &tokenizer)?;
         let messages: Vec<_> = system.map(|text| Message::new("system", text)).into_iter().collect();
         // A template that the model's file has wrong, or that refuses system messages, should fail before the first turn.
         let probe = [messages.as_slice(), &[Message::new("user", "Hello")]].concat();
         template.encode(&tokenizer, &Chat { messages: &probe, add_generation_prompt: true, ..Chat::default() })?;
-        Ok(Self { tokenizer, template, messages, session: engine.session(), totals: Totals::default() })
+        Ok(Self { tokenizer, template, messages, session, totals: Totals::default() })
     }
 
     /// How answers are drawn from now on.

@@ -163,7 +163,7 @@ fn run_model(options: &Options) -> Result<Report> {
     drop(weights);
 
     let mut tokens = Tokens { next: 1, vocab: engine.config().vocab };
-    let mut session = engine.session();
+    let mut session = options.engine.session(&engine)?;
     for test in tests {
         note(format_args!("{}: {} runs", test.name(), options.repetitions));
         // Tests share what is before them.
@@ -186,7 +186,7 @@ fn run_model(options: &Options) -> Result<Report> {
         report.results.push(Row::new(test.name(), test.tokens(), 0, seconds, &costs, peaks.as_ref()));
         if options.profile {
             session.push(&tokens.take(if test.drawn > 0 { 1 } else { test.prompt }));
-            let session = std::mem::replace(&mut session, engine.session());
+            let session = std::mem::replace(&mut session, options.engine.session(&engine)?);
             report.profile.extend(profile(&mut engine, session, test, peaks.as_ref())?);
         }
     }

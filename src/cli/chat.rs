@@ -52,7 +52,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     let weights = options.model.open()?;
     let mut engine = options.engine.load(&weights, CONTEXT)?;
-    let mut conversation = Conversation::new(&engine, &weights, options.system_prompt.as_deref())?;
+    let mut conversation =
+        Conversation::new(options.engine.session(&engine)?, &weights, options.system_prompt.as_deref())?;
     describe(&weights, &engine, conversation.tokenizer().warnings());
     drop(weights);
     conversation.set_sampling(options.sampling.sampling());

@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         return Err(Error::request("prompt", format!("at most {context} tokens"), prompt.len()));
     }
     let load = began.elapsed();
-    let mut session = engine.session();
+    let mut session = options.engine.session(&engine)?;
     session.sampling = options.sampling.sampling();
     session.push(&prompt);
     let mut stream = Stream::new();

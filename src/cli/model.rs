@@ -7,6 +7,8 @@ use clap::{Args, ValueEnum};
 
 use super::interrupt::{Stoppable, interrupted};
 use super::output::{bar, bar_of_bytes, mib, note, one_line};
+use crate::attention::Attention;
+use crate::attention::aoc::AocOptions;
 use crate::engine::{Backend, Engine, EngineOptions, Loading};
 use crate::error::{Error, Result};
 use crate::fetch::{self, Packaged, Progress};
@@ -14,6 +16,7 @@ use crate::format::{Q4_0, Q4_K, Q8_0};
 use crate::gpu::{self, Caps, DeviceOptions, Gpu};
 use crate::memory::{Element, Maths};
 use crate::models::Config;
+use crate::session::Session;
 use crate::weights::Weights;
 
 /// Which model.
@@ -140,6 +143,8 @@ pub struct EngineArgs {
     /// How values are stored; as keys. Also -ctv
     #[arg(long, value_enum, value_name = "KV", conflicts_with = "kv")]
     cache_type_v: Option<Kv>,
+    #[command(flatten)]
+    attention: AttentionArgs,
     /// In which numbers weights and activations are multiplied: f16 and dot8 (int8) are faster on some GPUs and change the results
     #[arg(long, value_enum, default_value_t = MathsArg::F32)]
     maths: MathsArg,
@@ -155,6 +160,44 @@ pub struct EngineArgs {
     /// Do not time variants of kernels on the first use of a device and model, which takes up to 3 s
     #[arg(long)]
     no_tune: bool,
+}
+
+/// What tokens attend to.
+#[derive(Args)]
+struct AttentionArgs {
+    /// What tokens attend to: all of the past; the near past; or that and anchors of the far past
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = AttentionKind::Dense)]
+    attention: AttentionKind,
+    /// Positions of the near past, of --attention window and aoc
+    #[arg(long, visible_alias = "window-size", value_name = "TOKENS", default_value_t = AocOptions::default().local)]
+    aoc_local: usize,
+    /// Rows of the far past that a query reads, about
+    #[arg(long, value_name = "ROWS", default_value_t = AocOptions::default().budget)]
+    aoc_budget: usize,
+    /// How far the answers of a head may be from those of all rows, relative to them; a head that is farther reads all rows. 0: all
+    /// do, inf: none is measured
+    #[arg(long, value_name = "ERROR", default_value_t = AocOptions::default().gate)]
+    aoc_gate: f32,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum AttentionKind {
+    Dense,
+    Window,
+    Aoc,
+}
+
+impl AttentionArgs {
+    fn attention(&self) -> Attention {
+        match self.attention {
+            AttentionKind::Dense => Attention::Dense,
+            AttentionKind::Window => Attention::Window(self.aoc_local),
+            AttentionKind::Aoc => {
+                let Self { aoc_local: local, aoc_budget: budget, aoc_gate: gate, .. } = *self;
+                Attention::Aoc(AocOptions { local, budget, gate })
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -174,6 +217,15 @@ impl EngineArgs {
     /// Loads the model on the device asked for, else on the best GPU, else on the CPU. Without `-c` its context is `usual` or
     /// what it was trained for, if that is less.
     pub fn load(&self, weights: &Weights, usual: usize) -> Result<Engine> {
+        let engine = self.load_any(weights, usual)?;
+        match self.attention.attention() {
+            Attention::Dense => {}
+            other => note(format_args!("attention  {other}")),
+        }
+        Ok(engine)
+    }
+
+    fn load_any(&self, weights: &Weights, usual: usize) -> Result<Engine> {
         let on_cpu = self.on_cpu(weights, usual)?;
         if self.wants_cpu() {
             return load_on(weights, &on_cpu);
@@ -191,6 +243,11 @@ impl EngineArgs {
             }
             other => other,
         }
+    }
+
+    /// A session that attends as asked.
+    pub fn session(&self, engine: &Engine) -> Result<Session> {
+        engine.session_with(self.attention.attention())
     }
 
     /// What [`load`](Self::load) would begin with; no device is opened.
@@ -242,6 +299,7 @@ impl EngineArgs {
                 MathsArg::Dot8 => Maths::Dot8,
             },
             memory: self.memory_limit,
+            aoc: self.attention.attention == AttentionKind::Aoc,
             ..EngineOptions::default()
         })
     }

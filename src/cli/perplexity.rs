@@ -17,6 +17,7 @@ use super::output::{bar, note, print, print_json};
 use crate::chat::tokenizer;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::session::Session;
 use crate::text::Special;
 
 /// Measure how well a model foretells a text
@@ -85,7 +86,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     {
         let _stoppable = Stoppable::new();
         for chunk in &chunks {
-            score.add_chunk(&mut engine, chunk, first, |score, n| {
+            let session = options.engine.session(&engine)?;
+            score.add_chunk(&mut engine, session, chunk, first, |score, n| {
                 progress.set_message(format!("perplexity {:.4}", score.nll().exp()));
                 progress.inc(n as u64);
             })?;
@@ -135,11 +137,11 @@ impl Score {
     fn add_chunk(
         &mut self,
         engine: &mut Engine,
+        mut session: Session,
         chunk: &[u32],
         first: usize,
         mut computed: impl FnMut(&Self, usize),
     ) -> Result<()> {
-        let mut session = engine.session();
         for tokens in chunk[..chunk.len() - 1].chunks(engine.capacity().tokens) {
             if interrupted() {
                 break;
