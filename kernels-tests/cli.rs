@@ -9,6 +9,7 @@ use farpast::engine::{Backend, Engine, EngineOptions, Recorded};
 use farpast::fetch;
 use farpast::memory::{Bytes, Element};
 use farpast::models::ARCHITECTURES;
+use farpast::program::Mode;
 use farpast::sampler::Sampling;
 use farpast::weights::Weights;
 use serde_json::{Value, json};
@@ -88,7 +89,8 @@ fn inspect_shows_the_file_and_what_it_becomes() {
     let all = parse(&ok(&model.run("inspect", &[&sizes[..], &["--program", "prefill", "--json"]].concat())));
     let options = EngineOptions { context: 64, batch: 48, kv: Element::F32, ..on_cpu() };
     let weights = model.weights();
-    let Recorded { memory, prefill, .. } = Recorded::new(&weights, &options, None).unwrap();
+    let Recorded { memory, programs, .. } = Recorded::new(&weights, &options, None).unwrap();
+    let prefill = &programs[Mode::Prefill];
     let plan = Engine::load(&weights, &options, |_| ()).unwrap().plan();
 
     assert_eq!(all["metadata"]["llama.block_count"], LAYERS);
@@ -373,9 +375,9 @@ fn bench_measures_each_test_in_every_format() {
         rows.map(|row| row["dispatches"].as_u64().unwrap()).sum()
     };
     let options = EngineOptions { context: 60, ..on_cpu() };
-    let Recorded { prefill, decode, .. } = Recorded::new(&model.weights(), &options, None).unwrap();
-    assert_eq!(of_step("step of 16: "), prefill.dispatches.len() as u64);
-    assert_eq!(of_step("step of 1 @ d20: "), decode.dispatches.len() as u64);
+    let Recorded { programs, .. } = Recorded::new(&model.weights(), &options, None).unwrap();
+    assert_eq!(of_step("step of 16: "), programs[Mode::Prefill].dispatches.len() as u64);
+    assert_eq!(of_step("step of 1 @ d20: "), programs[Mode::Decode].dispatches.len() as u64);
 
     let csv = run(&["-o", "csv"]);
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());

@@ -139,10 +139,10 @@ fn every_dispatch_of_every_case_has_a_cost_within_its_tensors() {
 /// Bytes of one decode step, over the weights it needs and the keys and values up to its page.
 fn overhead(weights: &Weights, depth: usize) -> f64 {
     let options = EngineOptions { backend: Backend::Cpu, context: depth + 1, ..EngineOptions::default() };
-    let Recorded { config, memory, decode, .. } = Recorded::new(weights, &options, None).unwrap();
+    let Recorded { config, memory, programs, .. } = Recorded::new(weights, &options, None).unwrap();
     let max_pages = (depth + 1).div_ceil(PAGE) as u32;
     let step = Step { n_tokens: 1, n_outputs: 1, n_sequences: 1, n_tiles: 1, max_pages, ..Step::default() };
-    let moved = decode.cost(&step, &memory).bytes();
+    let moved = programs[Mode::Decode].cost(&step, &memory).bytes();
     let untied = weights.contains("output.weight");
     let matrices = memory.tensors().iter().filter(|t| matches!(t.element, Element::Weight(_)));
     let needed: usize = matrices.filter(|t| !(untied && t.name.starts_with("token_embd"))).map(|t| t.bytes()).sum();

@@ -165,8 +165,8 @@ fn layers_take_few_dispatches_in_decode() {
     for (name, each) in [("llama", 6), ("qwen2", 6), ("qwen3", 7), ("gemma3", 9)] {
         let toy = named(name);
         let programs = model_programs(&toy.weights(), Element::F16, 32);
-        // With norms apart, with subgroups, on GPUs: prefill and decode of each.
-        let found: Vec<_> = programs.iter().skip(1).step_by(2).map(|p| p.dispatches.len()).collect();
+        // With norms apart, with subgroups, on GPUs: prefill, batch and decode of each.
+        let found: Vec<_> = programs.iter().skip(2).step_by(3).map(|p| p.dispatches.len()).collect();
         let folded = toy.layers * each + 4;
         assert_eq!(found, [folded + 2 * toy.layers, folded, folded], "{name}");
     }

@@ -184,6 +184,31 @@ fn sequences_of_a_mixed_batch_are_as_if_alone() {
 }
 
 #[test]
+fn a_sequence_has_the_same_bits_alone_and_in_any_batch() {
+    for (toy, kv) in [(&toy::ALL[0], Element::F16), (&toy::ALL[2], Element::F32)] {
+        let mut engine = load(toy, &EngineOptions { kv, sequences: 9, ..options() });
+        let all: Vec<_> = (0..9).map(|i| tokens(60 + i, 40 + i as usize, toy)).collect();
+        let alone: Vec<_> = all.iter().map(|tokens| decoded(&mut engine, tokens)).collect();
+        for n in [1, 2, 4, 5, 9] {
+            let mut sessions: Vec<_> = all[..n].iter().map(|_| engine.session()).collect();
+            // The last one is prefilled in chunks while the others decode.
+            for step in 0..30 {
+                for (i, s) in sessions.iter_mut().enumerate() {
+                    let from = s.tokens().len();
+                    s.push(&all[i][from..from + if i + 1 == n && step % 10 == 9 { 2 } else { 1 }]);
+                }
+                engine.step(&mut sessions.iter_mut().collect::<Vec<_>>()).unwrap();
+                let rows = engine.last_logits(n).unwrap();
+                for (i, (s, row)) in sessions.iter_mut().zip(rows).enumerate() {
+                    s.rewind(s.tokens().len() - 1);
+                    assert!(row == alone[i][s.tokens().len() - 1], "sequence {i} of {n} in step {step}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn runs_are_equal_bit_for_bit() {
     let toy = &toy::ALL[2];
     let mut engine = load(toy, &EngineOptions { kv: Element::F16, ..options() });

@@ -24,7 +24,7 @@ use crate::kernels::{AttentionDims, SAMPLED};
 use crate::kv::PagePool;
 use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
-use crate::program::{Mode, Program};
+use crate::program::{Mode, PerMode, Program};
 use crate::sampler::Sampling;
 use crate::session::Session;
 use crate::weights::Weights;
@@ -98,17 +98,13 @@ pub enum Loading {
     Dropping(String),
 }
 
-/// Most sequences that the decode program runs; more go through the prefill program.
-const DECODE: usize = 8;
-
 /// A loaded model.
 pub struct Engine {
     config: Config,
     memory: Memory,
     io: Io,
     pool: PagePool,
-    prefill: Program,
-    decode: Program,
+    programs: PerMode<Program>,
     device: Device,
 }
 
@@ -120,8 +116,7 @@ enum Device {
 struct OnGpu {
     gpu: Gpu,
     buffers: Buffers,
-    prefill: Prepared,
-    decode: Prepared,
+    programs: PerMode<Prepared>,
 }
 
 impl Engine {
@@ -154,7 +149,7 @@ impl Engine {
         };
         let mut recorded = Recorded::with(weights, options, Some(gpu.caps()), tile)?;
         let pipelines = loop {
-            let programs = [&recorded.prefill, &recorded.decode];
+            let programs = recorded.programs.0.each_ref();
             let compiled = gpu.compile(&programs, |done, all| progress(Loading::Compiling(done, all)));
             match (compiled, tune::plainer(tile)) {
                 (Err(Error::Device { what, .. }), Some(plainer)) => {
@@ -172,10 +167,11 @@ impl Engine {
             progress(Loading::Uploading(done, total));
         })?;
         recorded.memory.forget_values();
-        let prefill = gpu.bind(&buffers, &recorded.prefill, &pipelines)?;
-        let decode = gpu.bind(&buffers, &recorded.decode, &pipelines)?;
+        let [prefill, batch, decode] =
+            recorded.programs.0.each_ref().map(|program| gpu.bind(&buffers, program, &pipelines));
+        let programs = PerMode([prefill?, batch?, decode?]);
         gpu.save_pipelines();
-        Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, prefill, decode }))))
+        Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, programs }))))
     }
 
     /// What is recorded for the CPU, or for a GPU, is run by the references.
@@ -185,9 +181,9 @@ impl Engine {
     }
 
     fn new(recorded: Recorded, device: Device) -> Self {
-        let Recorded { config, memory, prefill, decode, io } = recorded;
+        let Recorded { config, memory, programs, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
-        Self { config, memory, io, pool, prefill, decode, device }
+        Self { config, memory, io, pool, programs, device }
     }
 
     /// Shapes of the model.
@@ -444,8 +440,11 @@ impl Inputs {
 
     /// The program that runs them.
     fn mode(&self) -> Mode {
-        let decode = self.tokens.len() == self.sequences.len() && self.tokens.len() <= DECODE;
-        if decode { Mode::Decode } else { Mode::Prefill }
+        match (self.sequences.len(), self.tokens.len()) {
+            (1, 1) => Mode::Decode,
+            (sequences, tokens) if sequences == tokens => Mode::Batch,
+            _ => Mode::Prefill,
+        }
     }
 
     fn step(&self) -> Step {

@@ -1,5 +1,7 @@
 //! A recorded list of dispatches, the recorder that models write to, and the interpreter that runs the references.
 
+use std::ops::{Index, IndexMut};
+
 use crate::format::Format;
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc, Tile};
@@ -82,8 +84,33 @@ impl Program {
 pub enum Mode {
     /// Any tokens of any sequences: linears with tiles of four tokens, and attention_prefill.
     Prefill,
-    /// One token of each sequence, few sequences: linears of one token after the other, and attention_decode.
+    /// One token of each of several sequences: linears with tiles of four tokens, and attention_decode.
+    Batch,
+    /// One token of one sequence: linears of one token, and attention_decode.
     Decode,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Mode::Prefill, Mode::Batch, Mode::Decode];
+}
+
+/// One of each mode, indexed by it.
+#[derive(Clone, Debug)]
+pub struct PerMode<T>(pub [T; 3]);
+
+impl<T> Index<Mode> for PerMode<T> {
+    type Output = T;
+
+    fn index(&self, mode: Mode) -> &T {
+        &self.0[mode as usize]
+    }
+}
+
+impl<T> IndexMut<Mode> for PerMode<T> {
+    fn index_mut(&mut self, mode: Mode) -> &mut T {
+        &mut self.0[mode as usize]
+    }
 }
 
 /// Records a program over `memory`. Each file in `kernels/` adds the method for its kernel.

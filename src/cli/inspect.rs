@@ -16,7 +16,7 @@ use crate::gpu::{Caps, Kind};
 use crate::kernel::{Access, Const, Count, Extent};
 use crate::memory::{Element, Memory};
 use crate::models::Config;
-use crate::program::{Dispatch, Program};
+use crate::program::{Dispatch, Mode, Program};
 use crate::weights::{TensorEntry, Value, Weights};
 
 /// Show what is in a model file, what memory it takes and what it runs
@@ -41,6 +41,7 @@ pub struct Options {
 #[derive(Clone, Copy, ValueEnum)]
 enum Which {
     Decode,
+    Batch,
     Prefill,
 }
 
@@ -81,10 +82,11 @@ impl Planned {
     }
 
     fn program(&self, which: Which) -> &Program {
-        match which {
-            Which::Decode => &self.recorded.decode,
-            Which::Prefill => &self.recorded.prefill,
-        }
+        &self.recorded.programs[match which {
+            Which::Decode => Mode::Decode,
+            Which::Batch => Mode::Batch,
+            Which::Prefill => Mode::Prefill,
+        }]
     }
 }
 

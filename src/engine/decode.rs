@@ -98,14 +98,13 @@ impl Engine {
         let (step, mode) = (inputs.step(), inputs.mode());
         match &mut self.device {
             Device::Gpu(on) => {
-                let OnGpu { gpu, buffers, prefill, decode } = &mut **on;
-                let prepared = if mode == Mode::Decode { decode } else { prefill };
+                let OnGpu { gpu, buffers, programs } = &mut **on;
                 let bytes = 4 * inputs.outputs.len();
-                Ok(Launched::Gpu(mode, gpu.launch(buffers, prepared, &step, self.io.ids, bytes)?))
+                Ok(Launched::Gpu(mode, gpu.launch(buffers, &mut programs[mode], &step, self.io.ids, bytes)?))
             }
             Device::Cpu { host } => {
-                let program = if mode == Mode::Decode { &self.decode } else { &self.prefill };
-                program.run_reference(&step, host);
+                // One program for all: others round in other places, and bits would depend on the batch.
+                self.programs[Mode::Prefill].run_reference(&step, host);
                 Ok(Launched::Cpu(inputs.outputs.len()))
             }
         }
@@ -115,8 +114,8 @@ impl Engine {
     pub(super) fn ids(&mut self, step: Launched) -> Result<Vec<u32>> {
         match (&mut self.device, step) {
             (Device::Gpu(on), Launched::Gpu(mode, running)) => {
-                let OnGpu { gpu, prefill, decode, .. } = &mut **on;
-                gpu.finish(if mode == Mode::Decode { decode } else { prefill }, running)
+                let OnGpu { gpu, programs, .. } = &mut **on;
+                gpu.finish(&mut programs[mode], running)
             }
             (Device::Cpu { host }, Launched::Cpu(n)) => Ok(host[self.io.ids.0].u32()[..n].to_vec()),
             _ => unreachable!("a step ends where it was begun"),

@@ -72,19 +72,13 @@ impl Diverge {
 
     /// The dispatches of a program.
     pub fn program(&self, mode: Mode) -> &Program {
-        match mode {
-            Mode::Prefill => &self.engine.prefill,
-            Mode::Decode => &self.engine.decode,
-        }
+        &self.engine.programs[mode]
     }
 
     /// The program, to plant a fault in it: only the GPU runs the shaders.
     #[doc(hidden)]
     pub fn program_mut(&mut self, mode: Mode) -> &mut Program {
-        match mode {
-            Mode::Prefill => &mut self.engine.prefill,
-            Mode::Decode => &mut self.engine.decode,
-        }
+        &mut self.engine.programs[mode]
     }
 
     /// Overwrites the start of a tensor on the GPU only, to plant a fault.
@@ -142,7 +136,7 @@ impl Diverge {
         inputs.add(session, session.table.len() - n, 1);
         engine.write(&inputs)?;
         let (step, mode) = (inputs.step(), inputs.mode());
-        let program = if mode == Mode::Decode { &engine.decode } else { &engine.prefill };
+        let program = &engine.programs[mode];
         let Device::Cpu { host } = &mut engine.device else { unreachable!("loaded on the CPU") };
         let (io, a) = (&engine.io, &engine.io.attention);
         for t in [a.tokens, a.sequences, a.tiles, a.pages, io.outputs, io.sampling] {

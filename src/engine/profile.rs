@@ -33,7 +33,7 @@ impl Engine {
             max_pages: (depth + tokens).div_ceil(PAGE) as u32,
             ..Step::default()
         };
-        let program = if tokens == 1 { &self.decode } else { &self.prefill };
+        let program = &self.programs[if tokens == 1 { Mode::Decode } else { Mode::Prefill }];
         program.dispatches.iter().map(move |d| d.cost(&step, &self.memory))
     }
 
@@ -68,7 +68,7 @@ impl Engine {
         let launched = self.launch(&inputs)?;
         self.ids(launched)?;
         let step = inputs.step();
-        let program = if inputs.mode() == Mode::Decode { &self.decode } else { &self.prefill };
+        let program = &self.programs[inputs.mode()];
         let mut groups: Vec<(Profiled, Program)> = Vec::new();
         for d in &program.dispatches {
             let label = d.label(&self.memory);

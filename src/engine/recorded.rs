@@ -8,7 +8,7 @@ use crate::kernels::AttentionDims;
 use crate::kv::PAGE;
 use crate::memory::{Capacity, Element, Maths, Memory, Tile};
 use crate::models::{self, Config, Io, Model};
-use crate::program::{Mode, Program, Recorder};
+use crate::program::{Mode, PerMode, Program, Recorder};
 use crate::weights::Weights;
 
 /// The tensors and programs of a model, sized by [`EngineOptions`].
@@ -17,10 +17,8 @@ pub struct Recorded {
     pub config: Config,
     /// All tensors.
     pub memory: Memory,
-    /// Runs any tokens of any sequences.
-    pub prefill: Program,
-    /// Runs one token of each of a few sequences.
-    pub decode: Program,
+    /// The forward pass in every mode.
+    pub programs: PerMode<Program>,
     pub(super) io: Io,
 }
 
@@ -75,8 +73,8 @@ impl Recorded {
             r.sample(io.logits, io.sampling, io.ids);
             r.finish()
         };
-        let (prefill, decode) = (record(Mode::Prefill), record(Mode::Decode));
-        Ok(Self { config, memory, prefill, decode, io })
+        let programs = PerMode(Mode::ALL.map(record));
+        Ok(Self { config, memory, programs, io })
     }
 
     /// Bytes on the device.

@@ -17,7 +17,7 @@ use crate::kernel::Step;
 use crate::kernels::is_tiled;
 use crate::memory::{Element, Host, Memory, Tensor, TensorDesc, Tile, stride};
 use crate::models::Config;
-use crate::program::{Dispatch, Program};
+use crate::program::{Dispatch, Mode, Program};
 use crate::weights::Weights;
 
 /// The tiles that are tried on an adapter with `caps`: the one that is used without tuning, then the most promising first.
@@ -158,8 +158,9 @@ impl Excerpt {
     fn new(gpu: &Gpu, weights: &Weights, options: &EngineOptions, tile: Tile) -> Result<Self> {
         let tokens = Config::read(weights)?.context.min(options.batch).min(TIMED);
         let sizes = EngineOptions { context: tokens, batch: tokens, sequences: 1, pages: 0, ..options.clone() };
-        let Recorded { mut memory, prefill, decode, .. } = Recorded::with(weights, &sizes, Some(gpu.caps()), tile)?;
-        let mut linears = [largest(&decode, &memory, 1), largest(&prefill, &memory, tokens)];
+        let Recorded { mut memory, programs, .. } = Recorded::with(weights, &sizes, Some(gpu.caps()), tile)?;
+        let mut linears =
+            [largest(&programs[Mode::Decode], &memory, 1), largest(&programs[Mode::Prefill], &memory, tokens)];
         // Only what they use is allocated.
         let mut all: Vec<_> = memory.tensors.drain(..).map(Some).collect();
         let mut places = vec![None; all.len()];

@@ -46,7 +46,7 @@ pub struct Scores {
 
 impl Recorder<'_> {
     /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
-    /// Records attention_prefill for prefill, attention_decode and attention_merge for decode.
+    /// Records attention_prefill for prefill, else attention_decode and attention_merge.
     pub fn attention(
         &mut self,
         d: AttentionDims,
@@ -67,12 +67,12 @@ impl Recorder<'_> {
         let spec = spec.u32("PAGE", Capacity::PAGE).u32("RUN", AttentionDims::RUN).f32("SCALE", scores.scale);
         let spec = spec.u32("WINDOW", scores.window).f32("CAP", scores.cap);
         let tile = self.tile();
-        let tokens = if self.mode() == Mode::Decode { 1 } else { d.tokens_each(tile) };
+        let tokens = if self.mode() == Mode::Prefill { d.tokens_each(tile) } else { 1 };
         let spec = spec.include(part_include(tile)).u32("TOKENS", tokens);
         // Eight invocations that share by subgroup are a workgroup.
         let spec = if tile.broadcast { spec } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
-        if let Mode::Decode = self.mode() {
+        if self.mode() != Mode::Prefill {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
             self.attention_merge(d, i.sequences, i.parts, o);
         } else {
