@@ -5,10 +5,12 @@ mod decode;
 mod diverge;
 mod profile;
 mod recorded;
+mod reuse;
 mod testing;
 mod tune;
 
 pub use available::{available_memory, left_in_groups};
+pub(crate) use decode::Launched;
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
@@ -24,8 +26,8 @@ use crate::kernels::{AttentionDims, SAMPLED};
 use crate::kv::PagePool;
 use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
+use crate::prefix::PrefixCache;
 use crate::program::{Mode, PerMode, Program};
-use crate::sampler::Sampling;
 use crate::session::Session;
 use crate::weights::Weights;
 
@@ -104,6 +106,9 @@ pub struct Engine {
     memory: Memory,
     io: Io,
     pool: PagePool,
+    prefixes: PrefixCache,
+    /// Steps begun so far.
+    steps: u64,
     programs: PerMode<Program>,
     device: Device,
 }
@@ -183,7 +188,8 @@ impl Engine {
     fn new(recorded: Recorded, device: Device) -> Self {
         let Recorded { config, memory, programs, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
-        Self { config, memory, io, pool, programs, device }
+        let prefixes = PrefixCache::new(&pool);
+        Self { config, memory, io, pool, prefixes, steps: 0, programs, device }
     }
 
     /// Shapes of the model.
@@ -224,7 +230,7 @@ impl Engine {
 
     /// Pages that no session holds.
     pub fn free_pages(&self) -> usize {
-        self.pool.n_free()
+        self.pool.n_free() + self.pool.n_idle()
     }
 
     /// An empty session.
@@ -331,7 +337,7 @@ impl Engine {
 
     /// What a step computes: `counts[i]` tokens of session i behind its last computed position, which it has from now on, and
     /// the logits of the last `outputs[i]` of them. Within [`attempt`](Self::attempt).
-    fn inputs(&self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
+    fn inputs(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
         let capacity = self.memory.capacity;
         let active = counts.iter().filter(|n| **n > 0).count();
         if active > capacity.sequences {
@@ -348,19 +354,10 @@ impl Engine {
             if let Some(id) = known.iter().find(|id| **id as usize >= self.config.vocab) {
                 return Err(Error::request("token", format!("an id below {}", self.config.vocab), id));
             }
-            let Sampling { temperature, top_p, .. } = s.sampling;
-            if !(temperature.is_finite() && temperature >= 0.0) {
-                return Err(Error::request("temperature", "a finite number, at least 0", temperature));
-            }
-            if !(0.0..=1.0).contains(&top_p) {
-                return Err(Error::request("top-p", "0 to 1", top_p));
-            }
+            s.sampling.check()?;
             needed += s.table.pages_for(*n);
         }
-        let free = self.free_pages();
-        if needed > free {
-            return Err(Error::OutOfPages { needed, free });
-        }
+        self.make_room(needed)?;
         let mut inputs = Inputs::default();
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {
@@ -424,7 +421,7 @@ impl Inputs {
     fn add(&mut self, s: &Session, from: usize, n_outputs: usize) {
         let (sequence, first, list) = (self.sequences.len() as u32, self.tokens.len(), self.pages.len());
         let to = s.table.len();
-        let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED);
+        let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED + s.drawn.1);
         let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
         s.attention.list(&s.table, &mut self.pages);

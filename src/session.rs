@@ -9,6 +9,8 @@ use crate::sampler::Sampling;
 pub struct Session {
     tokens: Vec<u32>,
     pub(crate) table: PageTable,
+    /// The last step that drew its next token, and which of the step's.
+    pub(crate) drawn: (u64, u32),
     /// How tokens are drawn from now on.
     pub sampling: Sampling,
     /// What its tokens attend to.
@@ -18,7 +20,7 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(pool: &PagePool) -> Self {
         let (sampling, attention) = Default::default();
-        Self { tokens: Vec::new(), table: PageTable::new(pool), sampling, attention }
+        Self { tokens: Vec::new(), table: PageTable::new(pool), drawn: (0, 0), sampling, attention }
     }
 
     /// All tokens, computed and pending.
@@ -40,6 +42,11 @@ impl Session {
     pub fn rewind(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.table.truncate(len);
+    }
+
+    /// Gives its pages back; all its tokens are pending.
+    pub fn release(&mut self) {
+        self.table.truncate(0);
     }
 
     /// A copy that shares this one's full pages. Up to a page of tokens at the end is pending again.
