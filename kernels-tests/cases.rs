@@ -507,8 +507,9 @@ impl Case {
                 ids.extend((ids.len()..t).map(|_| random.below(v) as u32));
                 // Every third token is what the step before has drawn for some sequence.
                 let drawn = setup.memory.input("ids", Count::Outputs, 1);
-                let token =
-                    |(i, id): (usize, &u32)| if i % 3 == 2 { [SAMPLED, 0, 0, i as u32 / 3] } else { [*id, 0, 0, 1] };
+                let token = |(i, id): (usize, &u32)| {
+                    if i % 3 == 2 { [SAMPLED + i as u32 / 3, 0, 0, 1] } else { [*id, 0, 0, 1] }
+                };
                 setup.input(tokens, ids.iter().take(t).enumerate().flat_map(token).collect());
                 setup.input(drawn, ids.iter().take(t).skip(2).step_by(3).copied().collect());
                 let name = format!("embed {} [{v}, {c}] in {parts} parts, T = {t}", format.name);

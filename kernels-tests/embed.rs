@@ -11,8 +11,8 @@ fn planted_faults_are_caught() {
         "embed",
         &[
             ("tokens[t].x", "tokens[t].y"),
-            ("ids[tokens[t].w]", "ids[tokens[t].y]"),
-            ("row == SAMPLED", "row != SAMPLED"),
+            ("ids[row - SAMPLED]", "ids[0]"),
+            ("row >= SAMPLED", "row < SAMPLED"),
             ("row - ROW0", "row"),
             ("t * C4", "t * GROUPS"),
             ("row < ROW0", "row <= ROW0"),

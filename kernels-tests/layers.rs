@@ -17,15 +17,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cache", &["error"]),
     ("gpu", &["program", "cache"]),
     ("attention", &["kv", "kernels"]),
+    ("prefix", &["kv"]),
     ("session", &["attention", "kv", "sampler"]),
     ("models", &["kernels", "weights", "format"]),
-    ("engine", &["models", "gpu", "attention", "session"]),
+    ("engine", &["models", "gpu", "attention", "prefix", "session"]),
+    ("scheduler", &["engine", "text"]),
     ("bench", &["engine"]),
     ("fetch", &["error"]),
     ("chat", &["engine", "text"]),
-    ("cli", &["bench", "chat", "fetch"]),
+    ("cli", &["bench", "chat", "fetch", "server"]),
     ("agent", &["chat", "engine", "text"]),
-    ("server", &["agent"]),
+    ("server", &["chat", "scheduler", "text"]),
 ];
 
 fn may_name(from: &str, to: &str, seen: &mut Vec<String>) -> bool {

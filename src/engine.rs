@@ -5,11 +5,13 @@ mod decode;
 mod diverge;
 mod profile;
 mod recorded;
+mod reuse;
 mod testing;
 mod trees;
 mod tune;
 
 pub use available::{available_memory, left_in_groups};
+pub(crate) use decode::Launched;
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
@@ -27,8 +29,8 @@ use crate::kernels::{AttentionDims, Cover, SAMPLED};
 use crate::kv::PagePool;
 use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
+use crate::prefix::PrefixCache;
 use crate::program::{Mode, PerMode, Program};
-use crate::sampler::Sampling;
 use crate::session::Session;
 use crate::weights::Weights;
 
@@ -111,6 +113,9 @@ pub struct Engine {
     memory: Memory,
     io: Io,
     pool: PagePool,
+    prefixes: PrefixCache,
+    /// Steps begun so far.
+    steps: u64,
     programs: PerMode<Program>,
     /// See [`trees`].
     trees: Vec<Program>,
@@ -198,7 +203,9 @@ impl Engine {
     fn new(recorded: Recorded, device: Device) -> Self {
         let Recorded { config, memory, programs, trees, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
-        Self { config, memory, io, pool, programs, trees, building: None, measuring: None, device }
+        let prefixes = PrefixCache::new(&pool);
+        let (building, measuring) = (None, None);
+        Self { config, memory, io, pool, prefixes, steps: 0, programs, trees, building, measuring, device }
     }
 
     /// Shapes of the model.
@@ -239,7 +246,7 @@ impl Engine {
 
     /// Pages that no session holds.
     pub fn free_pages(&self) -> usize {
-        self.pool.n_free()
+        self.pool.n_free() + self.pool.n_idle()
     }
 
     /// An empty session that attends to all of its past.
@@ -379,19 +386,10 @@ impl Engine {
             if let Some(id) = known.iter().find(|id| **id as usize >= self.config.vocab) {
                 return Err(Error::request("token", format!("an id below {}", self.config.vocab), id));
             }
-            let Sampling { temperature, top_p, .. } = s.sampling;
-            if !(temperature.is_finite() && temperature >= 0.0) {
-                return Err(Error::request("temperature", "a finite number, at least 0", temperature));
-            }
-            if !(0.0..=1.0).contains(&top_p) {
-                return Err(Error::request("top-p", "0 to 1", top_p));
-            }
+            s.sampling.check()?;
             needed += s.table.pages_for(*n) + s.far.as_ref().map_or(0, Far::pages_needed);
         }
-        let free = self.free_pages();
-        if needed > free {
-            return Err(Error::OutOfPages { needed, free });
-        }
+        self.make_room(needed)?;
         for s in sessions.iter_mut() {
             if let Some(far) = &mut s.far {
                 far.prepare(&self.pool, s.table.len())?;
@@ -475,7 +473,7 @@ impl Inputs {
     fn add(&mut self, s: &Session, from: usize, n_outputs: usize) {
         let (sequence, first, list) = (self.sequences.len() as u32, self.tokens.len(), self.pages.len());
         let to = s.table.len();
-        let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED);
+        let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED + s.drawn.1);
         let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
         attention::list(&s.table, &mut self.pages);

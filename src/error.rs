@@ -47,6 +47,9 @@ pub enum Error {
     /// No free page is left in the KV pool. Nothing of the step has run.
     #[error("KV cache is full: {needed} more pages needed, {free} free")]
     OutOfPages { needed: usize, free: usize },
+    /// As many requests wait as may. Later there may be room.
+    #[error("too many requests: {limit} wait already")]
+    Busy { limit: usize },
     /// A sequence would grow beyond the context length.
     #[error("context is full: {tokens} tokens, {context} fit")]
     ContextFull { tokens: usize, context: usize },

@@ -16,6 +16,10 @@ pub struct PagePool(Arc<Mutex<Counts>>);
 struct Counts {
     free: Vec<u32>,
     references: Vec<u32>,
+    /// Pages that are kept for later, whoever refers to them: one reference is for that.
+    kept: Vec<bool>,
+    /// Kept pages that no table refers to.
+    n_idle: usize,
 }
 
 impl PagePool {
@@ -26,8 +30,8 @@ impl PagePool {
 
     /// A pool of the pages `0..free.len()` that hands them out from the end of `free`, which names each once.
     pub fn in_order(free: Vec<u32>) -> Self {
-        let references = vec![0; free.len()];
-        Self(Arc::new(Mutex::new(Counts { free, references })))
+        let (references, kept) = (vec![0; free.len()], vec![false; free.len()]);
+        Self(Arc::new(Mutex::new(Counts { free, references, kept, n_idle: 0 })))
     }
 
     /// Pages that no table refers to.
@@ -46,6 +50,32 @@ impl PagePool {
         Ok(Pages { pool: self.clone(), pages })
     }
 
+    /// Kept pages that no table refers to.
+    pub fn n_idle(&self) -> usize {
+        self.lock().n_idle
+    }
+
+    /// Keeps a page that a table refers to beyond that table.
+    pub(crate) fn keep(&self, page: u32) {
+        let mut pages = self.lock();
+        pages.kept[page as usize] = true;
+        pages.references[page as usize] += 1;
+    }
+
+    /// Whether no table refers to a kept page.
+    pub(crate) fn is_idle(&self, page: u32) -> bool {
+        self.lock().references[page as usize] == 1
+    }
+
+    /// Keeps a page no longer.
+    pub(crate) fn forget(&self, page: u32) {
+        let mut pages = self.lock();
+        let i = page as usize;
+        pages.n_idle -= usize::from(pages.references[i] == 1);
+        pages.kept[i] = false;
+        pages.release(page);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,14 +92,26 @@ impl Counts {
         Ok(pages.into_iter().rev().collect())
     }
 
+    /// One more reference to a page in use.
+    fn share(&mut self, page: u32) {
+        if page == GONE {
+            return;
+        }
+        let i = page as usize;
+        self.n_idle -= usize::from(self.kept[i] && self.references[i] == 1);
+        self.references[i] += 1;
+    }
+
     fn release(&mut self, page: u32) {
         if page == GONE {
             return;
         }
-        let count = &mut self.references[page as usize];
-        *count -= 1;
-        if *count == 0 {
-            self.free.push(page);
+        let i = page as usize;
+        self.references[i] -= 1;
+        match self.references[i] {
+            0 => self.free.push(page),
+            1 if self.kept[i] => self.n_idle += 1,
+            _ => {}
         }
     }
 }
@@ -113,6 +155,14 @@ impl PageTable {
     /// A table of no positions.
     pub fn new(pool: &PagePool) -> Self {
         Self { pool: pool.clone(), pages: Vec::new(), len: 0, near: PAGE }
+    }
+
+    /// A table that shares these full pages, which are in use.
+    pub(crate) fn sharing(pool: &PagePool, pages: Vec<u32>) -> Self {
+        let mut all = pool.lock();
+        pages.iter().for_each(|page| all.share(*page));
+        drop(all);
+        Self { pool: pool.clone(), len: pages.len() * PAGE, pages, near: PAGE }
     }
 
     /// Positions stored.
@@ -188,12 +238,9 @@ impl PageTable {
 
     /// A table that shares the full pages of this one: up to PAGE - 1 positions at the end are not in it.
     pub fn fork(&self) -> Self {
-        let pages = self.pages[..self.len / PAGE].to_vec();
-        let mut pool = self.pool.lock();
-        for page in pages.iter().filter(|page| **page != GONE) {
-            pool.references[*page as usize] += 1;
-        }
-        Self { pool: self.pool.clone(), len: pages.len() * PAGE, pages, near: self.near }
+        let mut fork = Self::sharing(&self.pool, self.pages[..self.len / PAGE].to_vec());
+        fork.near = self.near;
+        fork
     }
 }
 

@@ -5,6 +5,8 @@
 //! drawn from the softmax as the argmax of logit + Gumbel noise (Gumbel 1954; Maddison et al. 2014, arXiv:1411.0030). The
 //! noise is a hash of (seed, position, token), so a draw depends on neither device nor batch.
 
+use crate::error::{Error, Result};
+
 /// How the tokens of a sequence are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -41,6 +43,17 @@ pub struct Draw {
 pub const NO_TOKEN: u32 = u32::MAX;
 
 impl Sampling {
+    /// Refuses what no token can be drawn by.
+    pub fn check(&self) -> Result<()> {
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return Err(Error::request("temperature", "a finite number, at least 0", self.temperature));
+        }
+        match (0.0..=1.0).contains(&self.top_p) {
+            true => Ok(()),
+            false => Err(Error::request("top-p", "0 to 1", self.top_p)),
+        }
+    }
+
     /// The draw of the token that will stand at `position`.
     pub fn draw(&self, position: usize) -> Draw {
         let key = hash(self.seed as u32 ^ hash((self.seed >> 32) as u32 ^ hash(position as u32)));

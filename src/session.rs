@@ -10,6 +10,8 @@ use crate::sampler::Sampling;
 pub struct Session {
     tokens: Vec<u32>,
     pub(crate) table: PageTable,
+    /// The last step that drew its next token, and which of the step's.
+    pub(crate) drawn: (u64, u32),
     /// How tokens are drawn from now on.
     pub sampling: Sampling,
     attention: Attention,
@@ -23,7 +25,14 @@ impl Session {
             Attention::Aoc(options) => Some(Far::new(options)),
             _ => None,
         };
-        Self { tokens: Vec::new(), table: PageTable::new(pool), sampling: Sampling::default(), attention, far }
+        Self {
+            tokens: Vec::new(),
+            table: PageTable::new(pool),
+            drawn: (0, 0),
+            sampling: Sampling::default(),
+            attention,
+            far,
+        }
     }
 
     /// All tokens, computed and pending.
@@ -57,6 +66,11 @@ impl Session {
     pub fn rewind(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.forget(len);
+    }
+
+    /// Gives its pages back; all its tokens are pending.
+    pub fn release(&mut self) {
+        self.forget(0);
     }
 
     /// A copy that shares this one's full pages, and its far past. Up to a page of tokens at the end is pending again.

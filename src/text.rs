@@ -6,9 +6,11 @@ mod chat_template;
 mod cutter;
 mod folder;
 mod pieces;
+mod stop;
 mod stream;
 mod tokenizer;
 
 pub use chat_template::{CHATML, Chat, ChatTemplate, Message};
+pub use stop::StopText;
 pub use stream::StreamDecoder;
 pub use tokenizer::{Special, Tokenizer, Vocabulary};

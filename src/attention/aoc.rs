@@ -91,6 +91,16 @@ pub struct Far {
     pub measured: usize,
 }
 
+/// A tree to build: a chunk, with all rows of the trees that it replaces.
+#[derive(Clone, Copy, Debug)]
+pub struct Next {
+    rows: usize,
+    /// Trees, from the last.
+    merges: usize,
+    /// Pages that it takes.
+    pub pages: usize,
+}
+
 /// A tree under way.
 #[derive(Debug)]
 pub struct Building {
@@ -173,16 +183,15 @@ impl Far {
         Ok(())
     }
 
-    /// Begins the next tree when enough positions have left the near past: with all rows of the trees that it replaces. Where the pool has
-    /// no pages for it, that is for later.
-    pub fn begin(&mut self, pool: &PagePool, table: &PageTable, largest: usize) {
+    /// The next tree, when enough positions have left the near past.
+    pub fn next(&self, table: &PageTable, largest: usize) -> Option<Next> {
         let kept = table.len().saturating_sub(self.since) >= Cover::QUERIES * Cover::STRIDE;
         if self.options.gate == 0.0
             || self.building.is_some()
             || !kept
             || table.len() < self.end() + self.options.local + CHUNK
         {
-            return;
+            return None;
         }
         let (mut rows, mut merges) = (CHUNK, 0);
         while rows * MERGED <= largest {
@@ -193,14 +202,20 @@ impl Far {
             merges += MERGED - 1;
             rows *= MERGED;
         }
-        let nodes = (2 * rows / Cover::LEAF).div_ceil(PAGE);
-        let Ok(pages) = pool.take(rows / PAGE + nodes) else { return };
+        Some(Next { rows, merges, pages: rows / PAGE + (2 * rows / Cover::LEAF).div_ceil(PAGE) })
+    }
+
+    /// Begins it.
+    pub fn begin(&mut self, next: Next, pool: &PagePool, table: &PageTable) -> Result<()> {
+        let Next { rows, merges, pages } = next;
+        let pages = pool.take(pages)?;
         let merged = &self.trees[self.trees.len() - merges..];
         let slots = |page: &u32| (0..PAGE as u32).map(move |i| page * PAGE as u32 + i).collect::<Vec<_>>();
         let mut source: Vec<u32> =
             merged.iter().flat_map(|tree| tree.pages[..tree.rows / PAGE].iter()).flat_map(slots).collect();
         source.extend((self.end()..self.end() + CHUNK).map(|position| table.slot(position)));
         self.building = Some(Building { source, at: Part::default(), tree: Tree { rows, pages }, merges });
+        Ok(())
     }
 
     /// The tree under way.

@@ -15,7 +15,7 @@ use crate::session::Session;
 pub(super) const AHEAD: usize = 4;
 
 /// A step that was begun; its ids are read when it has ended.
-pub(super) enum Launched {
+pub(crate) enum Launched {
     Gpu(Mode, Running),
     /// Done: so many rows of ids.
     Cpu(usize),
@@ -70,8 +70,8 @@ impl Engine {
         let (mut begun, mut taken) = (0, 0);
         while taken < most {
             while begun < most && launched.len() < ahead {
-                match self.inputs(sessions, &ones, &ones) {
-                    Ok(inputs) => launched.push_back(self.launch(&inputs)?),
+                match self.begin(sessions, &ones) {
+                    Ok(step) => launched.push_back(step),
                     Err(e) if begun == 0 => return Err(e),
                     Err(Error::ContextFull { .. } | Error::OutOfPages { .. }) => break,
                     Err(e) => return Err(e),
@@ -92,9 +92,29 @@ impl Engine {
         Ok(())
     }
 
+    /// Begins a step of `counts[i]` tokens of session i behind its last computed position, and draws for those that it brings to
+    /// their end, or beyond: a token without an id yet is the one drawn by the step begun last. On an error nothing has changed.
+    pub(crate) fn begin(&mut self, sessions: &mut [&mut Session], counts: &[usize]) -> Result<Launched> {
+        let ends = |(s, n): (&&mut Session, &usize)| usize::from(*n > 0 && s.table.len() + n >= s.tokens().len());
+        let outputs: Vec<_> = sessions.iter().zip(counts).map(ends).collect();
+        let launched = self.attempt(sessions, |engine, sessions| {
+            let inputs = engine.inputs(sessions, counts, &outputs)?;
+            engine.launch(&inputs)
+        })?;
+        let drawing = sessions.iter_mut().zip(outputs).filter(|(_, n)| *n > 0);
+        (0..).zip(drawing).for_each(|(row, (s, _))| s.drawn = (self.steps, row));
+        Ok(launched)
+    }
+
+    /// Whether the next token of a session, which no id is known of, is one that the step begun last draws.
+    pub(crate) fn draws_next_of(&self, session: &Session) -> bool {
+        session.drawn.0 == self.steps
+    }
+
     /// Begins the step of `inputs`.
     pub(super) fn launch(&mut self, inputs: &Inputs) -> Result<Launched> {
         self.write(inputs)?;
+        self.steps += 1;
         let (step, mode) = (inputs.step(), inputs.mode());
         match &mut self.device {
             Device::Gpu(on) => {
@@ -112,7 +132,7 @@ impl Engine {
     }
 
     /// The ids that a step has drawn.
-    pub(super) fn ids(&mut self, step: Launched) -> Result<Vec<u32>> {
+    pub(crate) fn ids(&mut self, step: Launched) -> Result<Vec<u32>> {
         match (&mut self.device, step) {
             (Device::Gpu(on), Launched::Gpu(mode, running)) => {
                 let OnGpu { gpu, programs, .. } = &mut **on;

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kv::{PAGE, PagePool};
 use crate::memory::stride;
+use crate::prefix::PrefixCache;
 use crate::weights::Weights;
 
 #[doc(hidden)]
@@ -24,6 +25,7 @@ impl Engine {
     pub fn order_pages(&mut self, free: Vec<u32>) {
         assert_eq!(free.len(), self.memory.capacity.pages, "pages of the pool");
         self.pool = PagePool::in_order(free);
+        self.prefixes = PrefixCache::new(&self.pool);
     }
 
     /// Fills every page that no session holds: values with NaN, keys with large numbers, so that reading one shows. (A key

@@ -117,8 +117,12 @@ impl Engine {
             return Ok(());
         };
         for s in sessions.iter_mut() {
-            if let Some(far) = &mut s.far {
-                far.begin(&self.pool, &s.table, cover.rows);
+            let Some(far) = &mut s.far else { continue };
+            // Where there are no pages for it, that is for later.
+            if let Some(next) = far.next(&s.table, cover.rows)
+                && self.make_room(next.pages).is_ok()
+            {
+                far.begin(next, &self.pool, &s.table)?;
             }
         }
         let layers = (self.trees.len() - 1) / OF_LAYER;

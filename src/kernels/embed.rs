@@ -1,4 +1,4 @@
-//! `y[t, c] = scale * table[tokens[t], c]`; where the token is [`SAMPLED`], `ids[sequence of t]`
+//! `y[t, c] = scale * table[tokens[t], c]`; where the token is [`SAMPLED`] + i, `ids[i]`.
 
 use super::{ROWS, WORKGROUP};
 use crate::kernel::Access::{Read, ReadWrite};
@@ -15,11 +15,11 @@ pub static EMBED: Kernel = Kernel {
     cost,
 };
 
-/// In place of a token: the one that the step before has drawn for the sequence.
-pub const SAMPLED: u32 = u32::MAX;
+/// In place of a token, and beyond all: `SAMPLED + i` is the i-th that the step before has drawn.
+pub const SAMPLED: u32 = 1 << 31;
 
 impl Recorder<'_> {
-    /// `tokens`: `[T]` of (token, …, sequence); `ids`: `[B]`, what the step before has drawn; `table`: `[V, C]`; `y`: `[T, C]`.
+    /// `tokens`: `[T]` of (token, …); `ids`: `[R]`, what the step before has drawn; `table`: `[V, C]`; `y`: `[T, C]`.
     pub fn embed(&mut self, tokens: Tensor, ids: Tensor, table: &Weight, y: Tensor) {
         self.embed_scaled(tokens, ids, table, 1.0, y);
     }
@@ -48,8 +48,8 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let (row0, scale) = (spec.get_u32("ROW0"), spec.get_f32("SCALE"));
     for t in 0..step.n_tokens as usize {
         let row = match tokens[4 * t] {
-            SAMPLED => ids.u32()[tokens[4 * t + 3] as usize],
-            id => id,
+            id if id < SAMPLED => id,
+            drawn => ids.u32()[(drawn - SAMPLED) as usize],
         } as usize;
         if (row0..row0 + w.rows()).contains(&row) {
             let y = &mut y[t * stride(w.cols())..][..w.cols()];

@@ -1,0 +1,356 @@
+//! Requests on a small model: whatever the company they are in, they get what they get alone.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+
+use farpast::Error;
+use farpast::chat::tokenizer;
+use farpast::engine::{Backend, Engine, EngineOptions};
+use farpast::memory::{Bytes, Element};
+use farpast::sampler::Sampling;
+use farpast::scheduler::{Event, Handle, Limits, Reason, Request, Scheduler, Ticket, Usage};
+use farpast::text::StopText;
+use farpast::weights::Weights;
+
+use crate::cases::Random;
+use crate::toy_chat::{CONTEXT, toy};
+
+fn weights() -> Weights {
+    Weights::from_bytes("toy.gguf", Bytes::new(toy(None).write())).unwrap()
+}
+
+fn options() -> EngineOptions {
+    crate::harness::gpu();
+    let backend = Backend::Gpu(crate::harness::device());
+    EngineOptions { backend, batch: 48, sequences: 6, kv: Element::F16, ..EngineOptions::default() }
+}
+
+fn scheduler_with(options: EngineOptions, limits: Limits) -> (Scheduler, Handle) {
+    let weights = weights();
+    let tokenizer = Arc::new(tokenizer(&weights).unwrap());
+    let load = move || {
+        let mut engine = Engine::load(&weights, &options, |_| ())?;
+        engine.poison_free_pages()?;
+        Ok(engine)
+    };
+    Scheduler::new(load, tokenizer, limits).unwrap()
+}
+
+fn scheduler(options: EngineOptions) -> (Scheduler, Handle) {
+    scheduler_with(options, Limits::default())
+}
+
+/// What came of a request so far.
+struct Asked {
+    events: Receiver<Event>,
+    ticket: Option<Ticket>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Outcome {
+    ids: Vec<u32>,
+    text: String,
+    reason: Reason,
+    usage: Usage,
+}
+
+fn ask(handle: &Handle, request: Request) -> Asked {
+    let (sender, events) = channel();
+    let ticket = handle.submit(request, move |event| drop(sender.send(event))).unwrap();
+    Asked { events, ticket: Some(ticket) }
+}
+
+impl Asked {
+    /// What has come.
+    fn outcome(&self) -> Result<Outcome, Error> {
+        let (mut ids, mut all) = (vec![], String::new());
+        for event in self.events.try_iter() {
+            match event {
+                Event::Token { id, text } => {
+                    ids.push(id);
+                    all += &text;
+                }
+                Event::Finished { text, reason, usage } => {
+                    assert!(self.events.try_recv().is_err(), "nothing comes after the end");
+                    return Ok(Outcome { ids, text: all + &text, reason, usage });
+                }
+                Event::Failed(e) => return Err(e),
+            }
+        }
+        panic!("not over after {} tokens", ids.len());
+    }
+}
+
+fn run(scheduler: &mut Scheduler) -> usize {
+    let mut steps = 1;
+    while scheduler.step() {
+        steps += 1;
+        assert!(steps < 10_000, "it comes to an end");
+    }
+    steps
+}
+
+fn prompt(random: &mut Random, n: usize) -> Vec<u32> {
+    (0..n).map(|_| random.below(256) as u32).collect()
+}
+
+/// Different in every respect; a third begin alike.
+fn requests() -> Vec<Request> {
+    let mut random = Random(3);
+    let common = prompt(&mut random, 50);
+    let request = |i: usize| {
+        let n = 1 + random.below(90);
+        let own = prompt(&mut random, n);
+        Request {
+            client: format!("client {}", i % 4),
+            max_tokens: (i % 5 != 0).then_some(1 + 7 * (i % 7)),
+            sampling: Sampling {
+                temperature: [0.0, 1.0, 1.3][i % 3],
+                top_k: [0, 30][i % 2],
+                top_p: [1.0, 0.9][i / 2 % 2],
+                seed: i as u64,
+            },
+            ignore_end: i.is_multiple_of(2),
+            ..Request::new(if i % 3 == 0 { [&common[..], &own].concat() } else { own })
+        }
+    };
+    (0..16).map(request).collect()
+}
+
+/// Each with an engine to itself, one after the other, and nothing kept.
+fn alone(requests: &[Request]) -> Vec<Outcome> {
+    let each = |request: &Request| {
+        let (mut scheduler, handle) = scheduler(EngineOptions { sequences: 1, batch: 256, ..options() });
+        let asked = ask(&handle, request.clone());
+        run(&mut scheduler);
+        asked.outcome().unwrap()
+    };
+    requests.iter().map(each).collect()
+}
+
+#[test]
+fn requests_get_in_any_company_what_they_get_alone() {
+    let requests = requests();
+    let expected = alone(&requests);
+    assert!(expected.iter().any(|o| o.reason == Reason::Length) && expected.iter().any(|o| o.ids.len() > 100));
+    for (pages, sequences) in [(0, 6), (26, 6), (16, 16)] {
+        let (mut scheduler, handle) = scheduler(EngineOptions { pages, sequences, ..options() });
+        let total = scheduler.engine().unwrap().capacity().pages;
+        for round in 0..2 {
+            let mut asked = vec![];
+            for (i, request) in requests.iter().enumerate() {
+                asked.push(ask(&handle, request.clone()));
+                // Some come while others are under way.
+                (0..i % 3).for_each(|_| _ = scheduler.step());
+            }
+            run(&mut scheduler);
+            for (i, (asked, expected)) in asked.iter().zip(&expected).enumerate() {
+                let found = asked.outcome().unwrap();
+                let usage = Usage { cached: found.usage.cached, ..expected.usage };
+                assert_eq!(found, Outcome { usage, ..expected.clone() }, "{i}, round {round}, {total} pages");
+            }
+        }
+        let stats = handle.stats();
+        println!("{total} pages: {stats:?}");
+        assert_eq!((stats.running, stats.waiting, stats.free_pages), (0, 0, total));
+        assert!(stats.prefixes.found > 0 && (pages == 0 || stats.preemptions > 0), "{stats:?}");
+    }
+}
+
+#[test]
+fn a_cancelled_request_is_gone_in_two_steps_and_its_pages_are_free() {
+    let (mut scheduler, handle) = scheduler(options());
+    let mut random = Random(5);
+    for steps in 0..6 {
+        let mut asked: Vec<_> = (0..3).map(|_| ask(&handle, Request::new(prompt(&mut random, 120)))).collect();
+        (0..steps).for_each(|_| _ = scheduler.step());
+        let before = handle.stats();
+        asked[1].ticket = None;
+        scheduler.step();
+        scheduler.step();
+        let outcome = asked[1].outcome().unwrap();
+        assert_eq!(outcome.reason, Reason::Cancelled);
+        assert!(handle.stats().running <= 2 && before.running <= 3);
+        drop(asked);
+        run(&mut scheduler);
+        let stats = handle.stats();
+        assert_eq!((stats.running, stats.free_pages), (0, stats.pages), "after {steps} steps");
+    }
+}
+
+#[test]
+fn a_request_joins_within_two_steps() {
+    let (mut scheduler, handle) = scheduler(options());
+    let _long = ask(&handle, Request { ignore_end: true, ..Request::new(vec![1, 2, 3]) });
+    (0..9).for_each(|_| _ = scheduler.step());
+    let joined = ask(&handle, Request { max_tokens: Some(1), ..Request::new(vec![4, 5, 6]) });
+    let before = handle.stats().steps;
+    while joined.events.try_recv().is_err() {
+        scheduler.step();
+    }
+    assert!(handle.stats().steps <= before + 2, "{} steps", handle.stats().steps - before);
+}
+
+#[test]
+fn clients_take_turns_and_each_is_served_in_order() {
+    let (mut scheduler, handle) = scheduler(EngineOptions { sequences: 1, ..options() });
+    let order = Arc::new(Mutex::new(vec![]));
+    let mut tickets = vec![];
+    for name in ["a1", "a2", "a3", "b1", "c1", "b2"] {
+        let order = order.clone();
+        let request = Request { client: name[..1].into(), max_tokens: Some(1), ..Request::new(vec![9]) };
+        let finished = move |event| {
+            if let Event::Finished { .. } = event {
+                order.lock().unwrap().push(name);
+            }
+        };
+        tickets.push(handle.submit(request, finished).unwrap());
+    }
+    run(&mut scheduler);
+    assert_eq!(*order.lock().unwrap(), ["a1", "b1", "c1", "a2", "b2", "a3"]);
+}
+
+#[test]
+fn equal_prompts_are_computed_once() {
+    let (mut scheduler, handle) = scheduler(options());
+    let prompt = prompt(&mut Random(8), 100);
+    let sampling = |seed| Sampling { temperature: 1.0, seed, ..Sampling::default() };
+    let request = |seed| Request { max_tokens: Some(4), sampling: sampling(seed), ..Request::new(prompt.clone()) };
+    let asked: Vec<_> = (0..4).map(|seed| ask(&handle, request(seed))).collect();
+    run(&mut scheduler);
+    let cached: Vec<_> = asked.iter().map(|asked| asked.outcome().unwrap().usage.cached).collect();
+    assert_eq!(cached, [0, 96, 96, 96]);
+}
+
+#[test]
+fn text_ends_before_a_stop_string() {
+    let (mut scheduler, handle) = scheduler(options());
+    let request = Request { max_tokens: Some(60), ignore_end: true, ..Request::new(prompt(&mut Random(9), 20)) };
+    let whole = ask(&handle, request.clone());
+    run(&mut scheduler);
+    let whole = whole.outcome().unwrap();
+    let letters: Vec<(usize, char)> = whole.text.char_indices().collect();
+    for (from, n) in [(0, 1), (5, 2), (9, 3), (letters.len() - 2, 2)] {
+        let stop: String = letters[from..from + n].iter().map(|(_, c)| c).collect();
+        let at = whole.text.find(&stop).unwrap();
+        let stop = vec!["not there".into(), stop];
+        let asked = ask(&handle, Request { stop: stop.clone(), ..request.clone() });
+        run(&mut scheduler);
+        let found = asked.outcome().unwrap();
+        assert_eq!((found.text.as_str(), found.reason), (&whole.text[..at], Reason::Stop), "{stop:?}");
+        assert!(found.ids.len() <= whole.ids.len() && whole.ids.starts_with(&found.ids));
+    }
+}
+
+#[test]
+fn stop_strings_are_found_however_text_is_cut() {
+    let text = "one two, and three — ENDED, said he. END";
+    for cut in 1..9 {
+        let mut stop = StopText::new(vec!["END.".into(), "— END!".into(), "said he. E".into()]);
+        let (mut all, mut over) = (String::new(), false);
+        let letters: Vec<char> = text.chars().collect();
+        for piece in letters.chunks(cut) {
+            let (certain, ended) = stop.push(&piece.iter().collect::<String>());
+            all += &certain;
+            over = ended;
+            if over {
+                break;
+            }
+        }
+        assert!(over, "in pieces of {cut}");
+        assert_eq!(all, "one two, and three — ENDED, ");
+        let mut stop = StopText::new(vec!["END!".into()]);
+        let mut all: String = letters.chunks(cut).map(|piece| stop.push(&piece.iter().collect::<String>()).0).collect();
+        all += &stop.finish();
+        assert_eq!(all, text);
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused_at_once() {
+    let limits = Limits { waiting: 3, ..Limits::default() };
+    let (mut scheduler, handle) = scheduler_with(options(), limits);
+    let submit = |request: Request| handle.submit(request, |_| ()).map(drop);
+    let sampling = |temperature, top_p| Sampling { temperature, top_p, ..Sampling::default() };
+    for (request, expected) in [
+        (Request::new(vec![]), "prompt"),
+        (Request::new(vec![1, 258]), "below 258"),
+        (Request { max_tokens: Some(0), ..Request::new(vec![1]) }, "tokens to draw"),
+        (Request { stop: vec![String::new()], ..Request::new(vec![1]) }, "stop string"),
+        (Request { stop: vec!["a".into(); 17], ..Request::new(vec![1]) }, "at most 16"),
+        (Request { sampling: sampling(f32::NAN, 1.0), ..Request::new(vec![1]) }, "temperature"),
+        (Request { sampling: sampling(1.0, 1.5), ..Request::new(vec![1]) }, "top-p"),
+    ] {
+        let error = submit(request).unwrap_err();
+        assert!(matches!(error, Error::Request { .. }) && error.to_string().contains(expected), "{error}");
+    }
+    assert!(matches!(submit(Request::new(vec![1; CONTEXT + 1])), Err(Error::ContextFull { .. })));
+    let asked: Vec<_> =
+        (0..3).map(|_| ask(&handle, Request { max_tokens: Some(2), ..Request::new(vec![1; 9]) })).collect();
+    assert!(matches!(submit(Request::new(vec![1])), Err(Error::Busy { limit: 3 })));
+    scheduler.step();
+    // They have begun: others may wait.
+    let last = ask(&handle, Request { max_tokens: Some(2), ..Request::new(vec![2; CONTEXT]) });
+    run(&mut scheduler);
+    assert!(asked.iter().all(|asked| asked.outcome().unwrap().ids.len() == 2));
+    // A prompt that fills the context has room for the token after it.
+    let outcome = last.outcome().unwrap();
+    assert_eq!((outcome.ids.len(), outcome.reason), (1, Reason::Length));
+}
+
+#[test]
+fn after_a_device_was_lost_requests_fail_typed_and_later_ones_are_served() {
+    let (mut scheduler, handle) = scheduler(EngineOptions { sequences: 2, ..options() });
+    let request = Request { max_tokens: Some(20), ..Request::new(vec![7; 30]) };
+    let expected = ask(&handle, request.clone());
+    run(&mut scheduler);
+    let expected = expected.outcome().unwrap();
+    let asked: Vec<_> = (0..3).map(|_| ask(&handle, request.clone())).collect();
+    (0..5).for_each(|_| _ = scheduler.step());
+    scheduler.engine().unwrap().lose_device();
+    run(&mut scheduler);
+    for asked in &asked[..2] {
+        let error = asked.outcome().unwrap_err();
+        assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
+    }
+    // One had to wait, and is computed on the new device.
+    assert_eq!(asked[2].outcome().unwrap().ids, expected.ids);
+    let stats = handle.stats();
+    assert_eq!((stats.failed, stats.running, stats.free_pages), (2, 0, stats.pages));
+}
+
+#[test]
+fn without_an_engine_requests_fail_and_are_not_left_waiting() {
+    let weights = weights();
+    let tokenizer = Arc::new(tokenizer(&weights).unwrap());
+    let mut loads = 0;
+    let load = move || {
+        loads += 1;
+        match loads {
+            1 | 3 => Engine::load(&weights, &options(), |_| ()),
+            _ => Err(Error::NoDevice { wanted: "any".into(), found: "none".into() }),
+        }
+    };
+    let (mut scheduler, handle) = Scheduler::new(load, tokenizer, Limits::default()).unwrap();
+    scheduler.engine().unwrap().lose_device();
+    let request = Request { max_tokens: Some(3), ..Request::new(vec![7; 30]) };
+    for fails in [true, true, false] {
+        let asked = ask(&handle, request.clone());
+        run(&mut scheduler);
+        assert_eq!(asked.outcome().is_err(), fails);
+    }
+    drop(scheduler);
+    let asked = ask(&handle, request);
+    assert!(asked.outcome().is_err(), "nobody is there to compute it");
+}
+
+#[test]
+fn a_thread_runs_requests_until_nobody_is_left_to_ask() {
+    let (scheduler, handle) = scheduler(EngineOptions { backend: Backend::Cpu, ..options() });
+    let thread = std::thread::spawn(move || scheduler.run());
+    let asked: Vec<_> =
+        (0..3).map(|i| ask(&handle, Request { max_tokens: Some(5), ..Request::new(vec![i; 9]) })).collect();
+    drop(handle);
+    thread.join().unwrap();
+    assert!(asked.iter().all(|asked| asked.outcome().is_ok()));
+}
