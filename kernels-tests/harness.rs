@@ -49,24 +49,24 @@ pub fn check(kernel: &str) {
 
 /// Whether the device has the subgroups and the maths that the case needs.
 pub fn runs(case: &Case) -> bool {
-    match case {
+    let tile = match case {
         Case::Linear { tile, .. }
         | Case::LinearNorm { tile, .. }
         | Case::LinearGlu { tile, .. }
         | Case::LinearRope { tile, .. }
         | Case::Attention { tile, .. }
         | Case::Rmsnorm { tile, .. }
-        | Case::OutputNorm { tile, .. } => {
-            let caps = gpu().caps();
-            let has_maths = match tile.maths {
-                Maths::F32 => true,
-                Maths::F16 => caps.f16,
-                Maths::Dot8 => caps.dot8,
-            };
-            has_maths && (!tile.broadcast || caps.subgroup >= 8)
-        }
-        _ => true,
-    }
+        | Case::OutputNorm { tile, .. } => *tile,
+        Case::Aoc(case) => case.tile(),
+        _ => return true,
+    };
+    let caps = gpu().caps();
+    let has_maths = match tile.maths {
+        Maths::F32 => true,
+        Maths::F16 => caps.f16,
+        Maths::Dot8 => caps.dot8,
+    };
+    has_maths && (!tile.broadcast || caps.subgroup >= 8)
 }
 
 /// Fails on the first element that is not what the reference says.

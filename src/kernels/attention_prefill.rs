@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 
 use super::softcap::softcap;
-use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, Seen, kv_include, part_include};
+use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, OF_8, SOFTCAP_OF, Seen, kv_include, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
@@ -70,7 +70,7 @@ impl Recorder<'_> {
         let tokens = if self.mode() == Mode::Decode { 1 } else { d.tokens_each(tile) };
         let spec = spec.include(part_include(tile)).u32("TOKENS", tokens);
         // Eight invocations that share by subgroup are a workgroup.
-        let spec = if tile.broadcast { spec } else { spec.u32("LANES", tile.lanes) };
+        let spec = if tile.broadcast { spec.include(OF_8) } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
         if let Mode::Decode = self.mode() {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
