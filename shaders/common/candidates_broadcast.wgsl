@@ -1,42 +1,42 @@
-// The candidates of a lookup, by 8 invocations of a subgroup: candidate c is number c / 8 of invocation c % 8, and what one has it
+// The candidates of one depth, by 8 invocations of a subgroup: candidate c is number c / 8 of invocation c % 8, and what one has it
 // tells the others, without a barrier. For subgroups of 8 or more.
 const LANES = 8u;
 const OWN = MOST / LANES;  // of one invocation
-const PAIR = 2u;           // of one invocation, that share what they are told of q
+const PAIR = 2u;           // taken together, which share what is told of q and o
 const LAST = i32(-2147483648);
 
-var<private> candidates: array<vec2<u32>, OWN>;   // tree, node or row
-var<private> bases: array<u32, OWN>;              // where their dims begin
+var<private> candidates: array<vec2<u32>, OWN>;  // tree, node or row
+var<private> bases: array<u32, OWN>;             // where their dims begin
 var<private> scores: array<array<f32, R>, OWN>;
-var<private> ranks: array<i32, OWN>;              // attention as i32 of the same order
-var<private> places: array<u32, OWN>;             // in the order of attention
+var<private> ranks: array<i32, OWN>;             // attention as i32 of the same order
+var<private> places: array<u32, OWN>;            // in the order of attention
+var<private> chosen: array<vec2<u32>, OWN>;      // place p is number p / 8 of invocation p % 8
 var<private> own_q: array<array<vec4<f32>, R>, OWN_DIMS>;
-var<private> chosen: array<vec2<u32>, OWN>;       // as candidates are
 
-// For all invocations at once, whose `place`s are of one number.
+// For all invocations at once, whose places are of one number.
 fn chosen_at(place: u32) -> vec2<u32> {
     return subgroupShuffle(chosen[place / LANES], place % LANES);
 }
 
 fn hold_q(lane: u32) {
     for (var n = step.zero; n < R * OWN_DIMS; n += 1u) {
-        let dim = lane + n % OWN_DIMS * LANES;
-        own_q[n % OWN_DIMS][n / OWN_DIMS] = select(vec4(0.0), q[query + n / OWN_DIMS * D4 + min(dim, D4 - 1u)] * SCALE, dim < D4);
+        let r = n / OWN_DIMS;
+        let i = n % OWN_DIMS;
+        own_q[i][r] = select(vec4(0.0), q[query + r * D4 + own_dim(i, lane)] * SCALE, lane + i * LANES < D4);
     }
 }
 
 fn score(at: Depth, g: u32, lane: u32) {
-    let n = at.n;
-    let log_rows = log(f32(max(at.size, 1u)));
-    var highest: array<f32, R>;
-    for (var r = 0u; r < R; r += 1u) { highest[r] = LOWEST; }
-    let own = (n + LANES - 1u) / LANES;
+    let own = (at.n + LANES - 1u) / LANES;
     for (var i = 0u; i < own; i += 1u) {
         // Those beyond the last are the last.
-        let candidate = candidate_at(at, min(i * LANES + lane, n - 1u));
+        let candidate = candidate_at(at, min(i * LANES + lane, at.n - 1u));
         candidates[i] = candidate;
         bases[i] = base_of(at, candidate, g);
     }
+    let log_rows = log(f32(max(at.size, 1u)));
+    var highest: array<f32, R>;
+    for (var r = 0u; r < R; r += 1u) { highest[r] = LOWEST; }
     for (var i = 0u; i < own; i += PAIR) {
         var base: array<u32, PAIR>;
         var dots: array<array<f32, R>, PAIR>;
@@ -57,9 +57,9 @@ fn score(at: Depth, g: u32, lane: u32) {
         for (var j = 0u; j < PAIR; j += 1u) {
             for (var r = 0u; r < R; r += 1u) {
                 let s = select(dots[j][r], softcap(dots[j][r], max(CAP, 1.0)), CAP > 0.0) + log_rows;
-                let seen = select(LOWEST, s, (i + j) * LANES + lane < n);
-                scores[i + j][r] = seen;
-                highest[r] = max(highest[r], seen);
+                let own_score = select(LOWEST, s, (i + j) * LANES + lane < at.n);
+                scores[i + j][r] = own_score;
+                highest[r] = max(highest[r], own_score);
             }
         }
     }
@@ -80,24 +80,24 @@ fn rank(n: u32, expanded: u32, lane: u32) {
         ranks[i] = select(LAST, bitcast<i32>(attention), i * LANES + lane < n);
     }
     for (var i = 0u; i < own; i += 1u) {
-        let rank = ranks[i];
+        let mine = ranks[i];
         var place = 0u;
         // Of equal rank, the first comes first.
         for (var j = 0u; j < i; j += 1u) {
             let other = ranks[j];
-            for (var l = 0u; l < LANES; l += 1u) { place += select(0u, 1u, subgroupShuffle(other, l) >= rank); }
+            for (var l = 0u; l < LANES; l += 1u) { place += select(0u, 1u, subgroupShuffle(other, l) >= mine); }
         }
         for (var l = 0u; l < LANES; l += 1u) {
-            let other = subgroupShuffle(rank, l);
-            place += select(0u, 1u, other > rank || (other == rank && l < lane));
+            let other = subgroupShuffle(mine, l);
+            place += select(0u, 1u, other > mine || (other == mine && l < lane));
         }
         for (var j = i + 1u; j < own; j += 1u) {
             let other = ranks[j];
-            for (var l = 0u; l < LANES; l += 1u) { place += select(0u, 1u, subgroupShuffle(other, l) > rank); }
+            for (var l = 0u; l < LANES; l += 1u) { place += select(0u, 1u, subgroupShuffle(other, l) > mine); }
         }
         places[i] = place;
     }
-    // Place by place, who has it.
+    // Each asks who has its places: handing them over would be stores at indices that vary, which are slow.
     for (var first = 0u; first < expanded; first += LANES) {
         var it = vec2(0u);
         for (var i = 0u; i < own; i += 1u) {
@@ -117,21 +117,22 @@ fn add(n: u32, expanded: u32, lane: u32) {
         let answers = i * LANES + lane < n && places[i] >= expanded;
         var weight: array<f32, R>;
         for (var r = 0u; r < R; r += 1u) {
-            let s = select(LOWEST, scores[i][r], answers);
-            weight[r] = select(0.0, exp(scores[i][r] - top[r]), answers);
+            let s = scores[i][r];
+            weight[r] = select(0.0, exp(s - top[r]), answers);
             sum[r] += weight[r];
-            follow(r, s, bases[i], expanded == 0u);
+            follow(r, select(LOWEST, s, answers), bases[i], expanded == 0u);
         }
+        // Of those with no weight, a row that is at hand.
         let own_base = select(bases[0], bases[i], answers);
-        // Each begins with a row of its own, so that they wait for memory together.
-        for (var turn = step.zero; turn < LANES; turn += 2u) {
-            var v4: array<array<vec4<f32>, OWN_DIMS>, 2>;
-            for (var k = 0u; k < 2u; k += 1u) {
+        // Each begins with another row, so that they wait for memory together.
+        for (var turn = step.zero; turn < LANES; turn += PAIR) {
+            var v4: array<array<vec4<f32>, OWN_DIMS>, PAIR>;
+            for (var k = 0u; k < PAIR; k += 1u) {
                 let base = subgroupShuffle(own_base, (lane + turn + k) % LANES);
                 for (var d = 0u; d < OWN_DIMS; d += 1u) { v4[k][d] = kv_unpack(v_pages[base + own_dim(d, lane)]); }
             }
             for (var r = 0u; r < R; r += 1u) {
-                for (var k = 0u; k < 2u; k += 1u) {
+                for (var k = 0u; k < PAIR; k += 1u) {
                     let w = vec4(subgroupShuffle(weight[r], (lane + turn + k) % LANES));
                     for (var d = 0u; d < OWN_DIMS; d += 1u) { out[d][r] = fma(w, v4[k][d], out[d][r]); }
                 }

@@ -118,8 +118,7 @@ impl Recorder<'_> {
         far: FarInputs,
         [q, k, v, o]: [Tensor; 4],
     ) {
-        let spec =
-            kv_spec(d).include(kv_include(self.desc(k).element)).include(ADD_DOT).include(SOFTCAP_OF);
+        let spec = kv_spec(d).include(kv_include(self.desc(k).element)).include(ADD_DOT).include(SOFTCAP_OF);
         let spec = spec.u32("H", d.heads).u32("LEAF", Cover::LEAF).u32("MOST", Cover::MOST);
         let spec = spec.f32("SCALE", scores.scale).f32("CAP", scores.cap).f32("GAP", cover.gap);
         let spec = spec.u32("QUERIES", Cover::QUERIES).u32("STRIDE", Cover::STRIDE);
