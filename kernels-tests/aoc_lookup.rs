@@ -1,4 +1,4 @@
-use crate::harness::{catches, catches_any_fault, check};
+use crate::harness::{catches_in_each_tier, check};
 
 #[test]
 fn is_the_near_past_with_anchors_and_rows_of_the_leaves_chosen() {
@@ -7,16 +7,19 @@ fn is_the_near_past_with_anchors_and_rows_of_the_leaves_chosen() {
 
 #[test]
 fn planted_faults_are_caught() {
-    catches(
-        "aoc_lookup",
-        &[
-            ("+ log_rows", "- log_rows"),
-            ("/ all[r]", ""),
-            ("ranks[other] > ranks[c]", "ranks[other] < ranks[c]"),
-            ("first.second > GAP", "first.second < GAP"),
-            ("i % R * D4", "0u"),
-            ("far[other].x == size", "far[other].x == 2u * size"),
-        ],
-    );
-    catches_any_fault("aoc_lookup");
+    let shared = [
+        ("+ log_rows", "- log_rows"),
+        ("best.second > GAP", "best.second < GAP"),
+        ("i % R * D4", "0u"),
+        ("far[tree - 1u].x == at.size", "far[tree - 1u].x == 2u * at.size"),
+    ];
+    let by_workgroup = [("/ all[r]", ""), ("ranks[other] > ranks[c]", "ranks[other] < ranks[c]")];
+    let by_subgroup = [
+        ("* all[r]", ""),
+        ("subgroupShuffle(other, l) > mine", "subgroupShuffle(other, l) < mine"),
+        ("(lane + turn + k) % LANES", "lane"),
+        ("min(i + j, own - 1u)", "i"),
+        ("== first + lane", "== lane"),
+    ];
+    catches_in_each_tier("aoc_lookup", [&[&shared[..], &by_workgroup].concat(), &[&shared[..], &by_subgroup].concat()]);
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use farpast::format::{Q4_1, Q6_K};
 use farpast::gpu::{DeviceOptions, Gpu, Prepared};
 use farpast::kernel::{Kernel, Spec, Step};
-use farpast::memory::{Element, Host, Maths, Tensor, TensorDesc, stride};
+use farpast::memory::{Element, Host, Maths, Tensor, TensorDesc, Tile, stride};
 use farpast::program::{Dispatch, Program};
 use half::f16;
 
@@ -49,6 +49,17 @@ pub fn check(kernel: &str) {
 
 /// Whether the device has the subgroups and the maths that the case needs.
 pub fn runs(case: &Case) -> bool {
+    let tile = tile(case);
+    let caps = gpu().caps();
+    let has_maths = match tile.maths {
+        Maths::F32 => true,
+        Maths::F16 => caps.f16,
+        Maths::Dot8 => caps.dot8,
+    };
+    has_maths && (!tile.broadcast || caps.subgroup >= 8)
+}
+
+fn tile(case: &Case) -> Tile {
     match case {
         Case::Linear { tile, .. }
         | Case::LinearNorm { tile, .. }
@@ -56,16 +67,9 @@ pub fn runs(case: &Case) -> bool {
         | Case::LinearRope { tile, .. }
         | Case::Attention { tile, .. }
         | Case::Rmsnorm { tile, .. }
-        | Case::OutputNorm { tile, .. } => {
-            let caps = gpu().caps();
-            let has_maths = match tile.maths {
-                Maths::F32 => true,
-                Maths::F16 => caps.f16,
-                Maths::Dot8 => caps.dot8,
-            };
-            has_maths && (!tile.broadcast || caps.subgroup >= 8)
-        }
-        _ => true,
+        | Case::OutputNorm { tile, .. } => *tile,
+        Case::Aoc(case) => case.tile(),
+        _ => Tile::SOFTWARE,
     }
 }
 
@@ -243,11 +247,28 @@ fn enabled(dispatch: &Dispatch) -> Spec {
 
 /// Fails unless each fault, a text in the assembled shader and what it is made, is seen by some case of the kernel.
 pub fn catches(kernel: &str, faults: &[(&str, &str)]) {
-    assert!(faults.len() >= 3, "{kernel}: at least three faults");
     let setups: Vec<_> = small(kernel).into_iter().map(Case::setup).collect();
+    catches_with(kernel, &setups, faults);
+}
+
+/// As [`catches`] and [`catches_any_fault`], by the cases without and, where the device has them, those with subgroups alone.
+pub fn catches_in_each_tier(kernel: &str, faults: [&[(&str, &str)]; 2]) {
+    for (broadcast, faults) in [false, true].into_iter().zip(faults) {
+        let cases = small(kernel).into_iter().filter(|case| tile(case).broadcast == broadcast);
+        let setups: Vec<_> = cases.map(Case::setup).collect();
+        if broadcast && gpu().caps().subgroup < 8 {
+            continue;
+        }
+        catches_with(kernel, &setups, faults);
+        catches_any_fault_with(kernel, &setups);
+    }
+}
+
+fn catches_with(kernel: &str, setups: &[Setup], faults: &[(&str, &str)]) {
+    assert!(faults.len() >= 3, "{kernel}: at least three faults");
     for (from, to) in faults {
         let mutate = |text: &str| text.contains(from).then(|| text.replace(from, to));
-        let caught = caught(kernel, &setups, &mutate);
+        let caught = caught(kernel, setups, &mutate);
         assert!(caught != Some(false), "{kernel}: `{from}` made `{to}` and no case saw it");
         assert!(caught.is_some(), "{kernel}: `{from}` made `{to}` changes no shader, or nothing that compiles");
     }
@@ -256,6 +277,10 @@ pub fn catches(kernel: &str, faults: &[(&str, &str)]) {
 /// Fails unless every constant of the kernel's specs matters, and most changes of its operators do.
 pub fn catches_any_fault(kernel: &str) {
     let setups: Vec<_> = small(kernel).into_iter().map(Case::setup).collect();
+    catches_any_fault_with(kernel, &setups);
+}
+
+fn catches_any_fault_with(kernel: &str, setups: &[Setup]) {
     let dispatch = |s: &Setup| s.program.dispatches.iter().find(|d| d.kernel.name == kernel).cloned();
     let first = setups.iter().find_map(dispatch).unwrap();
     for (name, value) in first.spec.constants() {
@@ -272,7 +297,7 @@ pub fn catches_any_fault(kernel: &str) {
             Some(text.replace(&line, &format!("{declared} = {other};")))
         };
         if !TILING.contains(name) {
-            let caught = caught(kernel, &setups, &mutate);
+            let caught = caught(kernel, setups, &mutate);
             assert_ne!(caught, Some(false), "{kernel}: no case sees another {name} than {value:?}");
         }
     }
@@ -281,7 +306,7 @@ pub fn catches_any_fault(kernel: &str) {
     mutations.retain(|(line, ..)| !NO_FAULT.iter().any(|part| line.contains(part)));
     for (line, from, to) in mutations.iter().step_by(mutations.len().div_ceil(MUTATIONS).max(1)) {
         let mutate = |text: &str| text.contains(line).then(|| text.replacen(line, &line.replacen(from, to, 1), 1));
-        match caught(kernel, &setups, &mutate) {
+        match caught(kernel, setups, &mutate) {
             Some(true) => seen += 1,
             Some(false) => survived.push(format!("`{from}` → `{to}` in {}", line.trim())),
             None => {}

@@ -321,7 +321,7 @@ fn programs_of(weights: &Weights, kv: Element, context: usize, tile: Tile) -> Ve
         r.sample(io.logits, io.sampling, io.ids);
         r.finish()
     };
-    Mode::ALL.map(record).into()
+    [Mode::Prefill, Mode::Batch, Mode::Decode].map(record).into()
 }
 
 /// Every program there is: the cases', the toys' and the real models'.

@@ -207,6 +207,7 @@ fn part_include(tile: Tile) -> &'static str {
 const LANE: &str = include_str!("../shaders/common/lane.wgsl");
 const GELU: &str = include_str!("../shaders/common/gelu.wgsl");
 const NORM_FOLD: &str = include_str!("../shaders/common/norm_fold.wgsl");
+const OF_8: &str = include_str!("../shaders/common/of_8.wgsl");
 const NORM_NONE: &str = include_str!("../shaders/common/norm_none.wgsl");
 const SILU: &str = include_str!("../shaders/common/silu.wgsl");
 const RMS_LOADS: &str = include_str!("../shaders/common/rms_loads.wgsl");

@@ -2,7 +2,7 @@
 
 use farpast::kernel::{Count, Step};
 use farpast::kernels::{AttentionDims, Cover, CoverTensors, FarInputs, Scores, Trials};
-use farpast::memory::{Capacity, Element, Host, Tensor};
+use farpast::memory::{Capacity, Element, Host, Tensor, Tile};
 use farpast::program::Mode;
 
 use super::{CAPACITY, Draft, PAGE, Random, Setup, canaries, dims};
@@ -29,7 +29,7 @@ pub enum Aoc {
         widths: &'static [u32],
         cap: f32,
         gap: f32,
-        lanes: usize,
+        tile: Tile,
     },
 }
 
@@ -86,28 +86,26 @@ pub fn nodes() -> Vec<Aoc> {
 
 pub fn lookup() -> Vec<Aoc> {
     const NEVER: f32 = 1e30;
-    let case = |dims, kv, trees, size, widths, [cap, gap]: [f32; 2], lanes| Aoc::Lookup {
-        dims,
-        kv,
-        trees,
-        size,
-        widths,
-        cap,
-        gap,
-        lanes,
+    let case = |dims, kv, trees, size, widths, [cap, gap]: [f32; 2], lanes| {
+        let tiles = [Tile { lanes, ..Tile::SOFTWARE }, Tile::SUBGROUPS];
+        tiles.map(|tile| Aoc::Lookup { dims, kv, trees, size, widths, cap, gap, tile })
     };
     let alone = |gap| case(dims(4, 2, 20), Element::F32, &[128, 64], 16, &[3, 0], [0.0, gap], 32);
-    vec![
+    let cases = [
         case(dims(6, 2, 12), Element::F32, &[128, 64], 32, &[3, 2], [0.0, NEVER], 8),
         case(dims(6, 2, 12), Element::F32, &[128, 64, 32], 128, &[0, 5], [0.0, NEVER], 64),
         case(dims(5, 1, 36), Element::F16, &[512], 8, &[17], [0.0, NEVER], 8),
         case(dims(8, 1, 132), Element::F16, &[256, 256], 64, &[4], [0.0, NEVER], 16),
+        // More than MOST rows of leaves; trees that enter below the first depth, two at once.
+        case(dims(4, 2, 64), Element::F16, &[1024, 512], 16, &[41, 64], [0.0, NEVER], 32),
+        case(dims(6, 2, 12), Element::F32, &[256, 64, 64, 16], 128, &[5, 2], [0.0, NEVER], 16),
         case(dims(3, 3, 8), Element::F32, &[], 8, &[4, 0, 1], [0.0, NEVER], 8),
         case(dims(6, 2, 12), Element::F32, &[128, 64], 32, &[3, 2], [2.5, NEVER], 8),
         alone(0.08),
         alone(0.3),
         alone(0.9),
-    ]
+    ];
+    cases.concat()
 }
 
 impl Aoc {
@@ -188,9 +186,17 @@ impl Aoc {
                 let step = Step { rows: rows as u32, segment: nodes as u32, ..Step::default() };
                 built.draft.record(format!("{self:?}"), Mode::Prefill, vec![step], |r| r.aoc_nodes(d, tensors, pages))
             }
-            Aoc::Lookup { dims: d, kv, trees, size, widths, cap, gap, lanes } => {
-                lookup_setup(format!("{self:?}"), d, kv, trees, size, widths, [cap, gap], lanes, order)
+            Aoc::Lookup { dims: d, kv, trees, size, widths, cap, gap, tile } => {
+                lookup_setup(format!("{self:?}"), d, kv, trees, size, widths, [cap, gap], tile, order)
             }
+        }
+    }
+
+    /// How it runs.
+    pub fn tile(&self) -> Tile {
+        match self {
+            Aoc::Lookup { tile, .. } => *tile,
+            _ => Tile::SOFTWARE,
         }
     }
 
@@ -265,7 +271,7 @@ fn lookup_setup(
     size: usize,
     widths: &[u32],
     [cap, gap]: [f32; 2],
-    lanes: usize,
+    tile: Tile,
     order: u64,
 ) -> Setup {
     let mut random = Random(23);
@@ -276,6 +282,7 @@ fn lookup_setup(
     let pages = 2 * kept + tree_pages + 2;
     let places = shuffled(pages, order);
     let mut draft = Draft::with(Capacity { tokens: 8, sequences: 3, context: 1024, pages, kv, ..CAPACITY });
+    draft.memory.tile = tile;
     let (first, all) = (2, widths.len() + 3);
     let mut far = vec![[0, 0, size as u32, 0], [0; 4]];
     let mut lists: Vec<u32> = vec![0; all];
@@ -314,7 +321,7 @@ fn lookup_setup(
     let scores = Scores { scale: 1.0 / (d.head_dim as f32).sqrt(), window: 0, cap };
     let step = Step { n_tokens: 3, n_sequences: 2, ..Step::default() };
     draft.record(name, Mode::Decode, vec![step], |r| {
-        let cover = cover(1024, lanes, all, gap);
+        let cover = cover(1024, tile.lanes, all, gap);
         r.aoc_lookup(d, cover, first, scores, tokens, inputs, [q, pages[0], pages[1], near, o])
     })
 }

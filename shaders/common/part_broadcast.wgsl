@@ -100,15 +100,3 @@ fn run_part(t: u32, last: u32, head: u32, first: u32, end: u32, lane: u32) -> Pa
     for (var i = 0u; i < QUERIES; i += 1u) { sum[i] = sum_of_8(sum[i]); }
     return Part(o, top, sum);
 }
-
-fn max_of_8(x: f32) -> f32 {
-    let pair = max(x, subgroupShuffleXor(x, 1u));
-    let four = max(pair, subgroupShuffleXor(pair, 2u));
-    return max(four, subgroupShuffleXor(four, 4u));
-}
-
-fn sum_of_8(x: f32) -> f32 {
-    let pair = x + subgroupShuffleXor(x, 1u);
-    let four = pair + subgroupShuffleXor(pair, 2u);
-    return four + subgroupShuffleXor(four, 4u);
-}

@@ -107,7 +107,7 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
     }
     let software = gpu.caps().kind == Kind::Software;
     let formats: &[&'static Format] = if software { &[&Q4_K] } else { &[&Q4_K, &Q8_0, &F16] };
-    let depths: &[usize] = &[512, 2048, 8192];
+    let depths: &[usize] = &[512, 2048, 4096, 8192];
     let (chunk, c, f) = (if software { 32 } else { 512 }, shape.hidden, shape.ffn);
     let mut plans: Vec<Plan> = Vec::new();
     for t in [1, chunk] {
@@ -124,7 +124,7 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
         plans.push(attention("attention_merge", false));
     }
     // Twice and eight times the largest tree, too.
-    plans.extend([512, 2048, 8192, 16384, 65536].map(|rows| Plan { t: 1, what: What::Far { rows } }));
+    plans.extend([512, 2048, 4096, 8192, 16384, 65536].map(|rows| Plan { t: 1, what: What::Far { rows } }));
     for &depth in &depths[..2] {
         plans.push(Plan { t: chunk, what: What::Attention { depth, kernel: "attention_prefill", shuffled: false } });
     }

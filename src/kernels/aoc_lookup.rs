@@ -7,7 +7,7 @@
 //!
 //! Source: Hooper et al. 2025, "Multipole attention" (arXiv:2506.13059), on a tree as Barnes and Hut 1986 descend theirs.
 
-use super::{ADD_DOT, AttentionDims, SLOTS, SOFTCAP_OF, Scores, kv_include, kv_row};
+use super::{ADD_DOT, AttentionDims, OF_8, SLOTS, SOFTCAP_OF, Scores, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc, stride};
@@ -39,7 +39,7 @@ pub struct Cover {
     pub rows: usize,
     /// Lead of a row, in nats, from which on it answers alone.
     pub gap: f32,
-    /// Invocations of a workgroup of aoc_lookup.
+    /// Invocations of a workgroup of aoc_lookup, where they do not share by subgroup.
     pub lanes: usize,
     /// Key and value heads, of all layers that see all of the past.
     pub heads: usize,
@@ -148,6 +148,11 @@ pub(super) fn kv_spec(d: AttentionDims) -> Spec {
     Spec::default().include(SLOTS).u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE)
 }
 
+/// Vectors of q, and of o, that one of eight invocations holds, at most.
+const MOST_HELD: usize = 48;
+
+const CANDIDATES_BROADCAST: &str = include_str!("../../shaders/common/candidates_broadcast.wgsl");
+const CANDIDATES_WORKGROUP: &str = include_str!("../../shaders/common/candidates_workgroup.wgsl");
 pub(super) const ORDERED: &str = include_str!("../../shaders/common/ordered.wgsl");
 
 impl Recorder<'_> {
@@ -163,12 +168,15 @@ impl Recorder<'_> {
         far: FarInputs,
         [q, k, v, near, o]: [Tensor; 5],
     ) {
-        let spec =
-            kv_spec(d).include(kv_include(self.desc(k).element)).include(ADD_DOT).include(SOFTCAP_OF).include(ORDERED);
-        let spec = spec.u32("H", d.heads).u32("LEAF", Cover::LEAF).u32("LANES", cover.lanes).u32("MOST", Cover::MOST);
+        let spec = kv_spec(d).include(kv_include(self.desc(k).element)).include(ADD_DOT).include(SOFTCAP_OF);
+        let spec = spec.u32("H", d.heads).u32("LEAF", Cover::LEAF).u32("MOST", Cover::MOST);
         let spec = spec.f32("SCALE", scores.scale).f32("CAP", scores.cap).f32("GAP", cover.gap);
         let spec = spec.u32("QUERIES", Cover::QUERIES).u32("STRIDE", Cover::STRIDE);
         let spec = spec.u32("WIDTHS", cover.widths()).u32("FIRST", first);
+        let spec = match self.tile().broadcast && d.heads / d.kv_heads * d.head_dim.div_ceil(32) <= MOST_HELD {
+            true => spec.include(CANDIDATES_BROADCAST).include(OF_8),
+            false => spec.include(CANDIDATES_WORKGROUP).u32("LANES", cover.lanes),
+        };
         let groups = [Extent::Per(Count::Tokens, 1), Extent::Fixed(d.kv_heads), Extent::Fixed(1)];
         self.dispatch(&AOC_LOOKUP, spec, &[tokens, far.far, far.lists, q, k, v, near, o], groups);
     }

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::aoc_gate::AOC_GATE;
 use super::aoc_lookup::{AOC_LOOKUP, Cover};
 use super::softcap::softcap;
-use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, SOFTCAP_OF, Seen, kv_include, part_include};
+use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, OF_8, SOFTCAP_OF, Seen, kv_include, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, stride};
@@ -72,7 +72,7 @@ impl Recorder<'_> {
         let tokens = if matches!(self.mode(), Mode::Prefill | Mode::Measure) { d.tokens_each(tile) } else { 1 };
         let spec = spec.include(part_include(tile)).u32("TOKENS", tokens);
         // Eight invocations that share by subgroup are a workgroup.
-        let spec = if tile.broadcast { spec } else { spec.u32("LANES", tile.lanes) };
+        let spec = if tile.broadcast { spec.include(OF_8) } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
         let near = |r: &mut Self, o| match r.mode() {
             Mode::Decode | Mode::Batch => {
