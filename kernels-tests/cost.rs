@@ -67,7 +67,7 @@ fn attention_reads_the_keys_and_values_that_are_seen() {
             tiles: m.input("tiles", Count::Tiles, 4),
             pages: m.tensor("pages", Element::U32, 18, 2),
             parts: m.tensor("parts", Element::F32, 24, 12),
-            near: m.tensor("near", Element::F32, 32 * 6, 2),
+            near: m.tensor("near", Element::F32, 32 * 6, 4),
             far: None,
             trials: None,
         };

@@ -1,4 +1,5 @@
-// errors[FIRST + g * STEP] += (sum |trial - exact|^2, sum |exact|^2) over the tokens whose sequence is measured and the query heads of g.
+// errors[FIRST + g * STEP] += (sum |trial - exact|^2, sum |exact|^2, rows that answered alone, answers), over the tokens whose sequence is
+// measured and the query heads of g.
 // One workgroup for each g.
 override D4: u32;  // D / 4
 override H: u32;
@@ -13,17 +14,18 @@ override MEASURED: u32;  // entry of a sequence's lists: 1 where it is measured
 @group(0) @binding(3) var<storage, read> lists: array<u32>;
 @group(0) @binding(4) var<storage, read> exact: array<vec4<f32>>;        // [T, H, D4]
 @group(0) @binding(5) var<storage, read> trial: array<vec4<f32>>;        // [T, H, D4]
-@group(0) @binding(6) var<storage, read_write> errors: array<vec4<f32>>;
+@group(0) @binding(6) var<storage, read> near: array<vec4<f32>>;         // [T, H]: m, l, and whether a row of the trial answers alone
+@group(0) @binding(7) var<storage, read_write> errors: array<vec4<f32>>;
 
 const LANES = 64u;
 const OWN = H / G * D4;  // of a token
 
-var<workgroup> partial: array<vec2<f32>, LANES>;
+var<workgroup> partial: array<vec4<f32>, LANES>;
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let g = group.x;
-    var sum = vec2(0.0);
+    var sum = vec4(0.0);
     for (var i = lane; i < step.n_tokens * OWN; i += LANES) {
         let t = i / OWN;
         let sequence = far[tokens[t].w];
@@ -31,13 +33,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let at = t * H * D4 + g * OWN + i % OWN;
         let y = exact[at];
         let difference = trial[at] - y;
-        sum += vec2(dot(difference, difference), dot(y, y));
+        let is_first = select(0.0, 1.0, at % D4 == 0u);
+        sum += vec4(dot(difference, difference), dot(y, y), is_first * near[at / D4].z, is_first);
     }
     partial[lane] = sum;
     workgroupBarrier();
     if lane == 0u {
         for (var other = 1u; other < LANES; other += 1u) { sum += partial[other]; }
         let at = FIRST + g * STEP;
-        errors[at] = vec4(errors[at].xy + sum, 0.0, 0.0);
+        errors[at] += sum;
     }
 }

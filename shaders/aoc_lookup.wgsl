@@ -31,7 +31,7 @@ const LOWEST = -3.4028234e38;
 @group(0) @binding(4) var<storage, read> q: array<vec4<f32>>;            // [T, H, D4]
 @group(0) @binding(5) var<storage, read_write> k_pages: array<Kv4>;      // [pages, G, PAGE, D4]
 @group(0) @binding(6) var<storage, read_write> v_pages: array<Kv4>;      // [pages, G, PAGE, D4]
-@group(0) @binding(7) var<storage, read> near: array<vec4<f32>>;         // [T, H]: (m, l) of the near past
+@group(0) @binding(7) var<storage, read_write> near: array<f32>;         // [T, H, 4]: (m, l) of the near past, then whether a row answers alone
 @group(0) @binding(8) var<storage, read_write> o: array<vec4<f32>>;      // [T, H, D4]: its answer, then that of both
 
 // What all invocations know alike: where the first head's q begins, and the largest score of each head so far.
@@ -77,9 +77,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var i = 0u; i < OWN_DIMS; i += 1u) { out[i][r] = vec4(0.0); }
     }
     for (var r = step.zero; r < R; r += 1u) {
-        let local = near[t * H + g * R + r];
-        top[r] = local.x;
-        sum[r] = select(0.0, local.y, lane == 0u);
+        let local = 4u * (t * H + g * R + r);
+        top[r] = near[local];
+        sum[r] = select(0.0, near[local + 1u], lane == 0u);
     }
     hold_q(lane);
     let end = sequence.x + sequence.y;
@@ -195,12 +195,14 @@ fn finish(first_head: u32, lane: u32) {
         let dim = lane + n % OWN_DIMS * LANES;
         // A loop that is left early stays a loop.
         if dim >= D4 { continue; }
-        let local = near[first_head + r];
-        let local_weight = local.y * exp(local.x - top[r]);
+        let local = 4u * (first_head + r);
+        let local_weight = near[local + 1u] * exp(near[local] - top[r]);
         let best = lead[r];
+        let is_alone = best.score - best.second > GAP;
+        if dim == 0u { near[local + 2u] = select(0.0, 1.0, is_alone); }
         var l = sum[r];
         var of_far = out[n % OWN_DIMS][r];
-        if best.score - best.second > GAP {
+        if is_alone {
             let weight = exp(best.score - top[r]);
             l = local_weight + weight;
             of_far = weight * kv_unpack(v_pages[best.base + dim]);

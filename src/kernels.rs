@@ -9,6 +9,7 @@ mod aoc_lookup;
 mod aoc_nodes;
 mod aoc_order;
 mod aoc_points;
+mod aoc_rank;
 mod aoc_refine;
 mod attention_decode;
 mod attention_merge;
@@ -54,6 +55,7 @@ pub static ALL: &[&Kernel] = &[
     &aoc_points::AOC_POINTS,
     &aoc_direction::AOC_DIRECTION,
     &aoc_keys::AOC_KEYS,
+    &aoc_rank::AOC_RANK,
     &aoc_refine::AOC_REFINE,
     &aoc_order::AOC_ORDER,
     &aoc_gate::AOC_GATE,
@@ -126,7 +128,8 @@ pub struct AttentionInputs {
     pub pages: Tensor,
     /// `[B * parts(PAGES) * H, D + 4]`: where attention_decode leaves its parts.
     pub parts: Tensor,
-    /// `[T * H, 2]`: (m, l) of what attention has read so far: the largest score, and the sum of `exp(score - m)`.
+    /// `[T * H, 4]`: (m, l) of what attention reads of the near past: the largest score, and the sum of `exp(score - m)`; then whether
+    /// a row of the far past answers alone.
     pub near: Tensor,
     /// With the far past of sequences in trees of anchors.
     pub far: Option<(Cover, FarInputs)>,

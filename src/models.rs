@@ -171,7 +171,7 @@ impl Io {
                 tiles: m.input("tiles", Count::Tiles, 4),
                 pages: m.tensor("pages", Element::U32, entries, 2),
                 parts: m.tensor("parts", Element::F32, parts, config.attention.head_dim + 4),
-                near: m.tensor("near", Element::F32, c.tokens * config.attention.heads, 2),
+                near: m.tensor("near", Element::F32, c.tokens * config.attention.heads, 4),
                 far: cover.map(|cover| (cover, FarInputs::declare(cover, m))),
                 trials: cover.map(|cover| Trials::declare(config.attention, cover, m)),
             },

@@ -1,7 +1,7 @@
 //! One sequence: its tokens, its pages and how its next token is drawn.
 
 use crate::attention::Attention;
-use crate::attention::aoc::Far;
+use crate::attention::aoc::{Far, Head};
 use crate::kv::{PAGE, PagePool, PageTable};
 use crate::sampler::Sampling;
 
@@ -53,6 +53,12 @@ impl Session {
     /// Positions that are read from trees of anchors.
     pub fn far(&self) -> usize {
         self.far.as_ref().map_or(0, Far::rows)
+    }
+
+    /// What is known of the heads of key and value that read from them: those of one layer after the other. Empty before anything was
+    /// measured.
+    pub fn heads(&self) -> Vec<Head> {
+        self.far.as_ref().map_or(Vec::new(), Far::heads)
     }
 
     /// Appends tokens.

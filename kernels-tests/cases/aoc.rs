@@ -12,6 +12,8 @@ use super::{CAPACITY, Draft, PAGE, Random, Setup, canaries, dims};
 pub enum Aoc {
     /// Coordinates of the rows.
     Points { dims: AttentionDims, kv: Element, rows: usize },
+    /// Effective rank of the rows.
+    Rank { heads: usize, rows: usize, values: Spread },
     /// One bisection of all segments.
     Split { heads: usize, rows: usize, segment: usize, values: Spread },
     /// Errors of a width, of four tokens in three sequences of which one is measured.
@@ -68,6 +70,14 @@ pub fn gate() -> Vec<Aoc> {
     vec![Aoc::Gate { dims: dims(6, 2, 12), width: 0 }, Aoc::Gate { dims: dims(5, 1, 36), width: 2 }]
 }
 
+pub fn rank() -> Vec<Aoc> {
+    vec![
+        Aoc::Rank { heads: 2, rows: 48, values: Spread::Scaled },
+        Aoc::Rank { heads: 3, rows: 512, values: Spread::Scaled },
+        Aoc::Rank { heads: 1, rows: 32, values: Spread::Constant },
+    ]
+}
+
 pub fn gather() -> Vec<Aoc> {
     vec![
         Aoc::Gather { dims: dims(6, 2, 8), kv: Element::F32, rows: 48 },
@@ -121,6 +131,18 @@ impl Aoc {
                     r.aoc_points(d, cover(rows + 16, 8, 0, 0.0), 0.25, tensors, pages)
                 })
             }
+            Aoc::Rank { heads, rows, values } => {
+                let mut built = Built::new(dims(heads, heads, 8), Element::F32, rows, order);
+                let (tensors, capacity) = (built.tensors, rows + 16);
+                built.draft.rows(tensors.points, heads * capacity, |_, p| match values {
+                    Spread::Constant => p as f32,
+                    _ => random.signed(1.0 + (p * 7 % 64) as f32 / 16.0),
+                });
+                let step = Step { rows: rows as u32, ..Step::default() };
+                built.draft.record(format!("{self:?}"), Mode::Prefill, vec![step], |r| {
+                    r.aoc_rank(heads, cover(capacity, 8, 0, 0.0), 1, tensors)
+                })
+            }
             Aoc::Split { heads, rows, segment, values } => {
                 let mut built = Built::new(dims(heads, heads, 8), Element::F32, rows, order);
                 let (tensors, capacity) = (built.tensors, rows + 16);
@@ -153,7 +175,9 @@ impl Aoc {
                 let tokens = m.input("tokens", Count::Tokens, 4);
                 let far = FarInputs::declare(cover, m);
                 let exact = m.activation("exact", Count::Tokens, d.heads * d.head_dim);
+                let near = m.tensor("near", Element::F32, 8 * d.heads, 4);
                 let trials = Trials::declare(d, cover, m);
+                draft.rows(near, 4 * d.heads, |_, _| random.signed(1.0));
                 draft.input(tokens, [2, 1, 1, 0].into_iter().flat_map(|b| [7, 9, 5, b]).collect());
                 // Only the last entry of the lists says that the second is measured and not the first; the third has no far past.
                 draft.input(far.far, vec![0, 0, 8, 0, 3, 1, 16, cover.widths() as u32, 0, 0, 0, cover.widths() as u32]);
@@ -165,7 +189,7 @@ impl Aoc {
                 draft.rows(trials.errors, cover.heads * Cover::WIDTHS.len(), |_, _| random.unit());
                 let step = Step { n_tokens: 4, n_sequences: 3, ..Step::default() };
                 draft.record(format!("{self:?}"), Mode::Measure, vec![step], |r| {
-                    r.aoc_gate(d, cover, [d.kv_heads, width], tokens, far, exact, trials)
+                    r.aoc_gate(d, cover, [d.kv_heads, width], tokens, far, [exact, near], trials)
                 })
             }
             Aoc::Gather { dims: d, kv, rows } => {
@@ -203,7 +227,9 @@ impl Aoc {
     /// Whether faults are looked for with this case.
     pub fn is_small(&self) -> bool {
         match self {
-            Aoc::Points { rows, .. } | Aoc::Split { rows, .. } | Aoc::Gather { rows, .. } => *rows < 200,
+            Aoc::Points { rows, .. } | Aoc::Rank { rows, .. } | Aoc::Split { rows, .. } | Aoc::Gather { rows, .. } => {
+                *rows < 200
+            }
             Aoc::Gate { .. } | Aoc::Nodes { .. } => true,
             Aoc::Lookup { dims, .. } => dims.head_dim < 60,
         }
@@ -240,6 +266,7 @@ impl Built {
             keys: m.tensor("keys", Element::F32, d.kv_heads, capacity),
             order: m.tensor("order", Element::U32, d.kv_heads * capacity, 1),
             before: m.tensor("before", Element::U32, d.kv_heads * capacity, 1),
+            ranks: m.tensor("ranks", Element::F32, 1, d.kv_heads + 2),
         };
         let kv = ["k_pages", "v_pages"].map(|n| m.tensor(n, kv, pages * d.kv_heads * PAGE, d.head_dim));
         let slot = |i: usize| places[i / PAGE] * PAGE as u32 + (i % PAGE) as u32;
@@ -305,7 +332,7 @@ fn lookup_setup(
         far: m.tensor("far", Element::U32, far.len() + 1, 4),
         lists: m.tensor("lists", Element::U32, lists.len() + 1, 1),
     };
-    let near = m.tensor("near", Element::F32, 8 * d.heads, 2);
+    let near = m.tensor("near", Element::F32, 8 * d.heads, 4);
     let [q, o] = ["q", "o"].map(|n| m.activation(n, Count::Tokens, d.heads * d.head_dim));
     let pages = ["k_pages", "v_pages"].map(|n| m.tensor(n, kv, pages * d.kv_heads * PAGE, d.head_dim));
     // Of the second sequence two tokens, of which the first's queries are kept.

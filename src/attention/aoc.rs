@@ -81,10 +81,7 @@ pub struct Far {
     /// From which position on they were.
     since: usize,
     building: Option<Building>,
-    /// For each width that is tried of each head: error and norm, squared and summed up.
-    errors: Vec<[f32; 2]>,
-    /// Of each head; none is known yet where empty.
-    widths: Vec<u32>,
+    known: Known,
     /// Whether it is to be measured how they do.
     due: bool,
     /// Tokens that were, since then.
@@ -137,15 +134,14 @@ pub enum Unit {
 impl Far {
     /// None yet.
     pub fn new(options: AocOptions) -> Self {
-        let (trees, errors, widths) = Default::default();
-        Self { options, trees, queries: None, since: 0, building: None, errors, widths, due: false, measured: 0 }
+        let (trees, known) = Default::default();
+        Self { options, trees, queries: None, since: 0, building: None, known, due: false, measured: 0 }
     }
 
     /// The same trees for a fork, which keeps queries of its own.
     pub fn fork(&self) -> Self {
-        let Self { options, trees, errors, widths, due, .. } = self;
-        let (trees, errors, widths) = (trees.clone(), errors.clone(), widths.clone());
-        Self { trees, errors, widths, due: *due, ..Self::new(*options) }
+        let (trees, known) = (self.trees.clone(), self.known.clone());
+        Self { trees, known, due: self.due, ..Self::new(self.options) }
     }
 
     /// Rows in trees.
@@ -248,21 +244,37 @@ impl Far {
         self.due
     }
 
-    /// Chooses widths by what was measured, with what is remembered of before: for each width that is tried of each head, error and
-    /// norm, squared and summed up.
-    pub fn learn(&mut self, errors: &[[f32; 2]]) {
-        self.errors.resize(errors.len(), [0.0; 2]);
-        for (old, new) in self.errors.iter_mut().zip(errors) {
-            *old = [0, 1].map(|i| old[i] / 2.0 + new[i]);
+    /// What is known of each head of each layer without a window.
+    pub fn heads(&self) -> Vec<Head> {
+        let Known { errors, widths, ranks } = &self.known;
+        let of_head = |((errors, width), rank): ((&[Sums], &u32), &f32)| {
+            let [_, _, alone, answers] = errors[0];
+            Head {
+                rank: *rank,
+                errors: std::array::from_fn(|i| relative(&errors[i])),
+                width: *width,
+                alone: alone / answers,
+            }
+        };
+        errors.chunks(Cover::WIDTHS.len()).zip(widths).zip(ranks).map(of_head).collect()
+    }
+
+    /// Chooses widths by what was measured, with what is remembered of before, for each width that is tried of each head.
+    pub fn learn(&mut self, errors: &[Sums], ranks: Vec<f32>) {
+        let known = &mut self.known;
+        known.errors.resize(errors.len(), Sums::default());
+        for (old, new) in known.errors.iter_mut().zip(errors) {
+            *old = [0, 1, 2, 3].map(|i| old[i] / 2.0 + new[i]);
         }
         let most = self.options.width() as u32;
-        let of_head = |errors: &[[f32; 2]]| {
+        let of_head = |errors: &[Sums]| {
             let widths =
                 Cover::WIDTHS.into_iter().zip(errors).filter(|(width, _)| *width <= most.max(Cover::WIDTHS[0]));
-            let mut good = widths.filter(|(_, [error, norm])| (error / norm).sqrt() <= self.options.gate);
+            let mut good = widths.filter(|(_, sums)| relative(sums) <= self.options.gate);
             good.next().map_or(0, |(width, _)| width)
         };
-        self.widths = self.errors.chunks(Cover::WIDTHS.len()).map(of_head).collect();
+        known.widths = known.errors.chunks(Cover::WIDTHS.len()).map(of_head).collect();
+        known.ranks = ranks;
         (self.due, self.measured) = (false, 0);
     }
 
@@ -274,7 +286,7 @@ impl Far {
             _ if self.rows() <= self.options.budget => lists.extend(std::iter::repeat_n(0, cover.heads)),
             false => lists.extend(std::iter::repeat_n(self.options.width() as u32, cover.heads)),
             // Before anything is measured all rows are read.
-            true => lists.extend((0..cover.heads).map(|head| self.widths.get(head).copied().unwrap_or(0))),
+            true => lists.extend((0..cover.heads).map(|head| self.known.widths.get(head).copied().unwrap_or(0))),
         }
         for width in [0].into_iter().chain(Cover::WIDTHS) {
             lists.extend(std::iter::repeat_n(width, cover.kv_heads));
@@ -297,6 +309,39 @@ impl Far {
         let sizes = std::iter::successors(Some(Cover::LEAF), |size| Some(2 * size));
         sizes.take_while(|size| *size <= largest).find(|size| nodes(*size) <= most).unwrap_or(largest.max(Cover::LEAF))
     }
+}
+
+/// What was measured of the heads of all layers; nothing yet where empty.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// For each width that is tried of each head.
+    errors: Vec<Sums>,
+    /// Of each head; 0: it reads all rows.
+    widths: Vec<u32>,
+    /// Effective rank of the keys of each head.
+    ranks: Vec<f32>,
+}
+
+/// What is known of a key and value head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Head {
+    /// r_Σ: effective rank of its keys in the metric of its queries.
+    pub rank: f32,
+    /// With each of [`Cover::WIDTHS`], how far answers are from those of all rows, relative to them.
+    pub errors: [f32; Cover::WIDTHS.len()],
+    /// Nodes of a depth that are expanded. 0: it reads all rows.
+    pub width: u32,
+    /// Share of the answers that are one row's value (A0).
+    pub alone: f32,
+}
+
+/// What is measured of a head with some width: error and norm of its answers, squared and summed up, those that are one row's value,
+/// and how many they are.
+pub type Sums = [f32; 4];
+
+/// The error relative to the norm.
+fn relative([error, norm, ..]: &Sums) -> f32 {
+    (error / norm).sqrt()
 }
 
 /// Pages of the queries that a session keeps.

@@ -216,7 +216,7 @@ impl Plan {
                 if t == 1 { AttentionDims::parts(pages) * a.heads } else { 1 },
                 a.head_dim + 4,
             ),
-            near: m.tensor("near", Element::F32, t * a.heads, 2),
+            near: m.tensor("near", Element::F32, t * a.heads, 4),
             far: None,
             trials: None,
         };

@@ -38,13 +38,16 @@ pub(super) fn programs(
         r.finish()
     };
     let lookups = forward.dispatches.iter().filter(|d| d.kernel.name == "aoc_lookup");
-    let of_layers = lookups.flat_map(|lookup| {
+    let of_layers = lookups.enumerate().flat_map(|(layer, lookup)| {
         let named = lookup.kernel.bindings.iter().skip(1).zip(&lookup.tensors);
         let tensor = |wanted| named.clone().find(|((name, _), _)| *name == wanted).map(|(_, t)| *t);
         let kv: [Tensor; 2] = ["k_pages", "v_pages"].map(|name| tensor(name).expect("a lookup reads pages"));
         let scale = lookup.spec.get_f32("SCALE") as f32;
         [
-            record(&|r| r.aoc_points(d, cover, scale, tensors, kv)),
+            record(&|r| {
+                r.aoc_points(d, cover, scale, tensors, kv);
+                r.aoc_rank(d.kv_heads, cover, layer * d.kv_heads, tensors);
+            }),
             record(&|r| r.aoc_gather(d, cover, tensors, kv)),
             record(&|r| r.aoc_nodes(d, tensors, kv)),
         ]
@@ -85,7 +88,10 @@ impl Engine {
 
     /// Whose widths are tried in a step of `counts` tokens of `sessions`. When enough was measured, they are chosen.
     pub(super) fn measures(&mut self, sessions: &mut [&mut Session], counts: &[usize]) -> Result<Option<u32>> {
-        let Some(trials) = self.io.attention.trials else { return Ok(None) };
+        let attention = &self.io.attention;
+        let (Some(trials), Some((cover, _)), Some(trees)) = (attention.trials, attention.far, self.io.trees) else {
+            return Ok(None);
+        };
         let mut due = sessions.iter_mut().zip(counts).filter(|(_, n)| **n > 0).filter_map(|(s, n)| {
             let far = s.far.as_mut().filter(|far| far.is_due())?;
             Some((far, *n))
@@ -103,8 +109,9 @@ impl Engine {
         far.measured += n;
         if far.measured > ENOUGH {
             let errors = self.read(trials.errors, 0, zeros.len())?;
-            let errors = errors.chunks(stride(desc.cols)).map(|sums| [0, 1].map(|i| f32::from_bits(sums[i])));
-            far.learn(&errors.collect::<Vec<_>>());
+            let errors = errors.chunks(stride(desc.cols)).map(|sums| [0, 1, 2, 3].map(|i| f32::from_bits(sums[i])));
+            let ranks = self.read(trees.ranks, 0, cover.heads)?.into_iter().map(f32::from_bits);
+            far.learn(&errors.collect::<Vec<_>>(), ranks.collect());
             self.measuring = None;
             return Ok(None);
         }

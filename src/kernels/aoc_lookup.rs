@@ -7,10 +7,11 @@
 //!
 //! Source: Hooper et al. 2025, "Multipole attention" (arXiv:2506.13059), on a tree as Barnes and Hut 1986 descend theirs.
 
+use super::attention_prefill::NEAR;
 use super::{ADD_DOT, AttentionDims, OF_8, SLOTS, SOFTCAP_OF, Scores, kv_include, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc, stride};
+use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
@@ -25,7 +26,7 @@ pub static AOC_LOOKUP: Kernel = Kernel {
         ("q", Read),
         ("k_pages", ReadWrite),
         ("v_pages", ReadWrite),
-        ("near", Read),
+        ("near", ReadWrite),
         ("o", ReadWrite),
     ],
     reference,
@@ -104,6 +105,8 @@ pub struct CoverTensors {
     pub order: Tensor,
     /// See `order`.
     pub before: Tensor,
+    /// `[heads]`: effective rank of the keys.
+    pub ranks: Tensor,
 }
 
 /// The far past of the sequences of a step: inputs that the host writes, shared by all layers.
@@ -128,7 +131,8 @@ impl CoverTensors {
         let [points, direction] =
             ["points", "direction"].map(|name| m.tensor(name, Element::F32, kv_heads * rows, Cover::POINTS));
         let keys = m.tensor("keys", Element::F32, kv_heads, rows);
-        Self { source, queries, pages, points, direction, keys, order, before }
+        let ranks = m.tensor("ranks", Element::F32, 1, cover.heads);
+        Self { source, queries, pages, points, direction, keys, order, before, ranks }
     }
 }
 
@@ -199,17 +203,18 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
                 continue;
             }
             let (trees, lists) = (&far.u32()[4 * first..4 * (first + trees)], lists.u32());
-            let near: Vec<_> =
-                of_heads.clone().map(|h| [0, 1].map(|i| f64::from(near.f32()[stride(2) * h + i]))).collect();
-            let past = Past { spec, trees: trees.as_chunks().0, lists, g, queries, k_pages, near: &near };
+            let near_parts: Vec<_> =
+                of_heads.clone().map(|h| [0, 1].map(|i| f64::from(near.f32()[NEAR * h + i]))).collect();
+            let past = Past { spec, trees: trees.as_chunks().0, lists, g, queries, k_pages, near: &near_parts };
             let answers = match lists[list + spec.get_u32("FIRST") + g] as usize {
                 0 => past.all_rows(),
                 width => past.descend(size, width),
             };
             for (r, h) in of_heads.enumerate() {
                 let out = &mut o.f32_mut()[h * d..(h + 1) * d];
-                let [m, l] = near[r];
+                let [m, l] = near_parts[r];
                 let taken = taken(&answers, r, spec.get_f32("GAP"));
+                near.f32_mut()[NEAR * h + 2] = if taken.len() == 1 && answers.len() > 1 { 1.0 } else { 0.0 };
                 let top = taken.iter().map(|a| a.scores[r]).fold(m, f64::max);
                 let weight = |a: &Answer| (a.scores[r] - top).exp();
                 let local = l * (m - top).exp();
@@ -335,5 +340,5 @@ fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
     let rows = pairs.min(k_pages.rows);
     let inputs = tokens.bytes_of(t) + far.bytes_of(step.n_sequences as usize) + near.bytes_of(t * heads);
     let read = inputs + 2 * q.bytes_of(t) + 2 * rows * k_pages.bytes_of(1);
-    Cost::new(read, o.bytes_of(t), pairs * heads / kv_heads * (16 * d4 + 4))
+    Cost::new(read, o.bytes_of(t) + 4 * t * heads, pairs * heads / kv_heads * (16 * d4 + 4))
 }

@@ -20,7 +20,7 @@ pub static ATTENTION_MERGE: Kernel = Kernel {
 };
 
 impl Recorder<'_> {
-    /// `tensors`: sequences `[B]`, parts `[B * RUNS * H, D + 4]`, o `[T, H*D]` and its (m, l) `[T*H, 2]`.
+    /// `tensors`: sequences `[B]`, parts `[B * RUNS * H, D + 4]`, o `[T, H*D]` and its (m, l) `[T*H, 4]`.
     pub(super) fn attention_merge(&mut self, d: AttentionDims, tensors: [Tensor; 4]) {
         let spec = Spec::default().u32("D4", d.head_dim / 4).u32("H", d.heads);
         let runs = AttentionDims::parts(self.capacity().of(Count::Pages));

@@ -13,7 +13,7 @@ use super::softcap::softcap;
 use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, OF_8, SOFTCAP_OF, Seen, kv_include, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, stride};
+use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -99,7 +99,7 @@ impl Recorder<'_> {
                 both(self, cover.tried(0), o);
                 for (width, trial) in trials.answers.into_iter().enumerate() {
                     both(self, cover.tried(1 + width), trial);
-                    self.aoc_gate(d, cover, [first, width], i.tokens, far, o, trials);
+                    self.aoc_gate(d, cover, [first, width], i.tokens, far, [o, i.near], trials);
                 }
             }
         }
@@ -145,14 +145,13 @@ pub(super) struct Part {
     pub l: f64,
 }
 
-/// Numbers of a row of (m, l), two of them padding.
-pub(super) const NEAR: usize = stride(2);
+/// Numbers of a row of (m, l), behind which aoc_lookup has another.
+pub(super) const NEAR: usize = 4;
 
 impl Part {
     /// Leaves (m, l); without a key, the lowest m.
     pub(super) fn write_near(&self, near: &mut [f32]) {
-        near[0] = self.m.max(f64::from(f32::MIN)) as f32;
-        near[1] = self.l as f32;
+        near[..NEAR].copy_from_slice(&[self.m.max(f64::from(f32::MIN)) as f32, self.l as f32, 0.0, 0.0]);
     }
 }
 

@@ -1,0 +1,19 @@
+use crate::harness::{catches, catches_any_fault, check};
+
+#[test]
+fn is_the_number_of_directions_that_rows_spread_in() {
+    check("aoc_rank");
+}
+
+#[test]
+fn planted_faults_are_caught() {
+    catches(
+        "aoc_rank",
+        &[
+            ("covariance * covariance", "covariance"),
+            ("other == p", "other != p"),
+            ("step.rows / n * POINTS", "POINTS"),
+        ],
+    );
+    catches_any_fault("aoc_rank");
+}
