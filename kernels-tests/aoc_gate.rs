@@ -10,10 +10,11 @@ fn planted_faults_are_caught() {
     catches(
         "aoc_gate",
         &[
-            ("trial[at] - y", "trial[at] + y"),
-            ("errors[at].xy + sum", "sum"),
+            ("+ d] - y", "+ d] + y"),
+            ("TRIAL] += sum", "TRIAL] = sum"),
             ("sequence.w + MEASURED", "sequence.w"),
-            ("g * OWN", "0u"),
+            ("error / max(norm, 1e-30)", "error"),
+            ("near[answer].z", "near[answer].x"),
         ],
     );
     catches_any_fault("aoc_gate");

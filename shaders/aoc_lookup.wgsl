@@ -17,7 +17,6 @@ override GAP: f32;
 override QUERIES: u32; // kept for each sequence
 override STRIDE: u32;
 override WIDTHS: u32;  // widths of a sequence, of all layers and heads
-override FIRST: u32;   // the first of this layer's
 
 const R = H / G;
 const OWN_DIMS = (D4 + LANES - 1u) / LANES;
@@ -33,6 +32,7 @@ const LOWEST = -3.4028234e38;
 @group(0) @binding(6) var<storage, read_write> v_pages: array<Kv4>;      // [pages, G, PAGE, D4]
 @group(0) @binding(7) var<storage, read_write> near: array<f32>;         // [T, H, 4]: (m, l) of the near past, then whether a row answers alone
 @group(0) @binding(8) var<storage, read_write> o: array<vec4<f32>>;      // [T, H, D4]: its answer, then that of both
+@group(0) @binding(9) var<uniform> layer: vec4<u32>;                     // x: the layer's first width
 
 // What all invocations know alike: where the first head's q begins, and the largest score of each head so far.
 var<private> query: u32;
@@ -66,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let token = tokens[t];
     let sequence = far[token.w];
     if sequence.z == 0u { return; }
-    let width = lists[sequence.w + FIRST + g];
+    let width = lists[sequence.w + layer.x + g];
     query = (t * H + g * R) * D4;
     keep(token.y, sequence.w + WIDTHS, g, lane);
 

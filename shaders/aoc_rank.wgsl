@@ -1,14 +1,14 @@
-// ranks[FIRST + g] = (tr C)^2 / tr C^2, C the covariance of the coordinates of up to SAMPLE rows of a tree: how many directions of equal
+// ranks[layer.x + g] = (tr C)^2 / tr C^2, C the covariance of the coordinates of up to SAMPLE rows of a tree: how many directions of equal
 // variance would spread the rows as much.
 // One workgroup for each g, one invocation for each coordinate.
 override POINTS: u32;    // coordinates
 override CAPACITY: u32;  // rows of a head
 override SAMPLE: u32;
-override FIRST: u32;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> points: array<f32>;        // [G, CAPACITY, POINTS]
 @group(0) @binding(2) var<storage, read_write> ranks: array<f32>;
+@group(0) @binding(3) var<uniform> layer: vec4<u32>;
 
 var<workgroup> means: array<f32, POINTS>;
 var<workgroup> traces: array<vec2<f32>, POINTS>;
@@ -38,6 +38,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if p == 0u {
         for (var other = 1u; other < POINTS; other += 1u) { trace += traces[other]; }
         // Rows that are all alike have no direction.
-        ranks[FIRST + group.x] = trace.x * trace.x / max(trace.y, 1e-30);
+        ranks[layer.x + group.x] = trace.x * trace.x / max(trace.y, 1e-30);
     }
 }

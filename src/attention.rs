@@ -1,6 +1,7 @@
 //! What a step attends to: pages of the near past by lists, and the far past by trees.
 
 pub mod aoc;
+mod gate;
 
 use std::fmt;
 

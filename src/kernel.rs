@@ -11,6 +11,8 @@ use crate::memory::{Host, TensorDesc};
 pub enum Access {
     /// The per-step uniform, shared by all kernels of a program.
     Step,
+    /// A uniform of four words that is known at load.
+    Uniform,
     /// Read only.
     Read,
     /// Written, perhaps read too; no other binding of the dispatch may be the same tensor.

@@ -367,6 +367,19 @@ impl Memory {
         })
     }
 
+    /// Four words, for an [`Access::Uniform`](crate::kernel::Access::Uniform).
+    pub fn words(&mut self, name: &str, words: [u32; 4]) -> Tensor {
+        self.push(TensorDesc {
+            name: name.into(),
+            element: Element::U32,
+            rows: 1,
+            cols: 4,
+            bound: None,
+            is_table: true,
+            init: Some(Host::U32(words.to_vec())),
+        })
+    }
+
     /// A table of f32 known at load: `values` are `rows × cols` without padding.
     pub fn table(&mut self, name: impl Into<String>, cols: usize, values: &[f32]) -> Tensor {
         let mut padded = vec![0.0; values.len() / cols * stride(cols)];

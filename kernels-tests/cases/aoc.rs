@@ -138,9 +138,10 @@ impl Aoc {
                     Spread::Constant => p as f32,
                     _ => random.signed(1.0 + (p * 7 % 64) as f32 / 16.0),
                 });
+                let layer = built.draft.memory.words("layer", [1, 0, 0, 0]);
                 let step = Step { rows: rows as u32, ..Step::default() };
                 built.draft.record(format!("{self:?}"), Mode::Prefill, vec![step], |r| {
-                    r.aoc_rank(heads, cover(capacity, 8, 0, 0.0), 1, tensors)
+                    r.aoc_rank(heads, cover(capacity, 8, 0, 0.0), layer, tensors)
                 })
             }
             Aoc::Split { heads, rows, segment, values } => {
@@ -183,13 +184,13 @@ impl Aoc {
                 draft.input(far.far, vec![0, 0, 8, 0, 3, 1, 16, cover.widths() as u32, 0, 0, 0, cover.widths() as u32]);
                 let list = |last: u32| std::iter::repeat_n(1 - last, cover.measured()).chain([last]);
                 draft.input(far.lists, [0, 1].into_iter().flat_map(list).collect());
-                for t in [exact, trials.answers[width]] {
+                for t in [exact, trials.answer] {
                     draft.rows(t, 4, |_, _| random.signed(2.0));
                 }
-                draft.rows(trials.errors, cover.heads * Cover::WIDTHS.len(), |_, _| random.unit());
+                draft.rows(trials.errors, cover.heads * Cover::TRIALS.len(), |_, _| random.unit());
                 let step = Step { n_tokens: 4, n_sequences: 3, ..Step::default() };
                 draft.record(format!("{self:?}"), Mode::Measure, vec![step], |r| {
-                    r.aoc_gate(d, cover, [d.kv_heads, width], tokens, far, [exact, near], trials)
+                    r.aoc_gate(d, cover, [1, width], tokens, far, [exact, near], trials)
                 })
             }
             Aoc::Gather { dims: d, kv, rows } => {
@@ -328,7 +329,10 @@ fn lookup_setup(
     }
     let m = &mut draft.memory;
     let tokens = m.input("tokens", Count::Tokens, 4);
+    let layer = m.words("layer", [first, 0, 0, 0]);
     let inputs = FarInputs {
+        layers: layer,
+        trials: layer,
         far: m.tensor("far", Element::U32, far.len() + 1, 4),
         lists: m.tensor("lists", Element::U32, lists.len() + 1, 1),
     };
@@ -349,7 +353,7 @@ fn lookup_setup(
     let step = Step { n_tokens: 3, n_sequences: 2, ..Step::default() };
     draft.record(name, Mode::Decode, vec![step], |r| {
         let cover = cover(1024, tile.lanes, all, gap);
-        r.aoc_lookup(d, cover, first, scores, tokens, inputs, [q, pages[0], pages[1], near, o])
+        r.aoc_lookup(d, cover, layer, scores, tokens, inputs, [q, pages[0], pages[1], near, o])
     })
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::gate;
 use crate::error::{Error, Result};
 use crate::kernels::Cover;
 use crate::kv::{PAGE, PagePool, PageTable, Pages};
@@ -14,17 +15,18 @@ use crate::kv::{PAGE, PagePool, PageTable, Pages};
 pub struct AocOptions {
     /// Positions before a query that it reads exactly, at least.
     pub local: usize,
-    /// Rows of the far past, anchors and rows of leaves, that a query reads, about. Where this is no less than the far past has, it
-    /// reads all rows.
+    /// Rows of the far past, anchors and rows of leaves, that a query reads, about: the less of each tree, the more there are. Where this
+    /// is no less than the far past has, it reads all rows.
     pub budget: usize,
-    /// How far the answers of a layer's key and value head may be from those of all rows, measured on a few tokens, relative to those; a
-    /// head that no width within the budget brings there reads all rows. 0: the session has no far past, infinity: none is measured.
+    /// How far the answers of a layer's key and value head may be from those of all rows, the mean square of the relative error of a few
+    /// tokens; a head whose share of the budget does not bring it there reads all rows. 0: the session has no far past, infinity:
+    /// nothing is measured, and all heads have one width.
     pub gate: f32,
 }
 
 impl Default for AocOptions {
     fn default() -> Self {
-        Self { local: 512, budget: 512, gate: 0.1 }
+        Self { local: 512, budget: 512, gate: 0.03 }
     }
 }
 
@@ -38,11 +40,6 @@ impl AocOptions {
             return Err(Error::request("AOC gate", "a number, at least 0", self.gate));
         }
         Ok(())
-    }
-
-    /// Nodes expanded of each depth: of some thousand rows it is four depths that are read, each of two nodes for one, and the leaves.
-    fn width(&self) -> usize {
-        (self.budget / (2 * 4 + Cover::LEAF)).clamp(1, Cover::WIDEST)
     }
 }
 
@@ -230,6 +227,7 @@ impl Far {
             self.trees.truncate(self.trees.len() - merges);
             self.trees.push(Arc::new(tree));
             table.give_back(self.end());
+            self.known.widths = self.widths();
             self.due = self.options.gate.is_finite() && self.rows() > self.options.budget;
         }
     }
@@ -247,16 +245,16 @@ impl Far {
     /// What is known of each head of each layer without a window.
     pub fn heads(&self) -> Vec<Head> {
         let Known { errors, widths, ranks } = &self.known;
-        let of_head = |((errors, width), rank): ((&[Sums], &u32), &f32)| {
-            let [_, _, alone, answers] = errors[0];
+        let of_head = |((sums, width), rank): ((&[Sums], &usize), &f32)| {
+            let [_, alone, answers, _] = sums[0];
             Head {
                 rank: *rank,
-                errors: std::array::from_fn(|i| relative(&errors[i])),
+                errors: std::array::from_fn(|i| error(&sums[i])),
                 width: *width,
                 alone: alone / answers,
             }
         };
-        errors.chunks(Cover::WIDTHS.len()).zip(widths).zip(ranks).map(of_head).collect()
+        errors.chunks(Cover::TRIALS.len()).zip(widths).zip(ranks).map(of_head).collect()
     }
 
     /// Chooses widths by what was measured, with what is remembered of before, for each width that is tried of each head.
@@ -266,15 +264,8 @@ impl Far {
         for (old, new) in known.errors.iter_mut().zip(errors) {
             *old = [0, 1, 2, 3].map(|i| old[i] / 2.0 + new[i]);
         }
-        let most = self.options.width() as u32;
-        let of_head = |errors: &[Sums]| {
-            let widths =
-                Cover::WIDTHS.into_iter().zip(errors).filter(|(width, _)| *width <= most.max(Cover::WIDTHS[0]));
-            let mut good = widths.filter(|(_, sums)| relative(sums) <= self.options.gate);
-            good.next().map_or(0, |(width, _)| width)
-        };
-        known.widths = known.errors.chunks(Cover::WIDTHS.len()).map(of_head).collect();
         known.ranks = ranks;
+        self.known.widths = self.widths();
         (self.due, self.measured) = (false, 0);
     }
 
@@ -282,14 +273,15 @@ impl Far {
     /// from the first of `trees`.
     pub fn list(&self, cover: Cover, is_measured: bool, trees: &mut Vec<[u32; 4]>, lists: &mut Vec<u32>) -> [u32; 4] {
         let (first, list) = (trees.len(), lists.len());
+        // Before anything is measured all rows are read.
         match self.options.gate.is_finite() {
             _ if self.rows() <= self.options.budget => lists.extend(std::iter::repeat_n(0, cover.heads)),
-            false => lists.extend(std::iter::repeat_n(self.options.width() as u32, cover.heads)),
-            // Before anything is measured all rows are read.
-            true => lists.extend((0..cover.heads).map(|head| self.known.widths.get(head).copied().unwrap_or(0))),
+            false => lists.extend(std::iter::repeat_n(self.width() as u32, cover.heads)),
+            true if self.known.errors.is_empty() => lists.extend(std::iter::repeat_n(0, cover.heads)),
+            true => lists.extend(self.known.widths.iter().map(|width| *width as u32)),
         }
-        for width in [0].into_iter().chain(Cover::WIDTHS) {
-            lists.extend(std::iter::repeat_n(width, cover.kv_heads));
+        for width in [0].into_iter().chain(Cover::TRIALS) {
+            lists.extend(std::iter::repeat_n(width as u32, cover.kv_heads));
         }
         lists.push(is_measured.into());
         lists.extend(self.queries.iter().flat_map(|pages| pages.iter()));
@@ -301,13 +293,42 @@ impl Far {
         [first, self.trees.len(), self.first_size(), list].map(|n| n as u32)
     }
 
-    /// Rows of the nodes that are looked at first: as few as make no more nodes than twice the width.
+    /// Of each head, by what was measured: within the budget on average, and 0 where the error is above the gate with the widest.
+    fn widths(&self) -> Vec<usize> {
+        let tried = || Cover::TRIALS.iter().copied();
+        let costs: Vec<_> = tried().map(|width| self.cost(width)).chain([self.rows()]).collect();
+        // All rows are read without an error.
+        let of_head = |sums: &[Sums]| sums.iter().map(|sums| f64::from(error(sums))).chain([0.0]).collect();
+        let errors: Vec<Vec<f64>> = self.known.errors.chunks(Cover::TRIALS.len()).map(of_head).collect();
+        let chosen = gate::choose(&errors, &costs, self.options.budget).into_iter().zip(&errors);
+        let gate = f64::from(self.options.gate);
+        chosen.map(|(i, errors)| if errors[i] <= gate { tried().nth(i).unwrap_or(0) } else { 0 }).collect()
+    }
+
+    /// What all heads have when none is measured.
+    fn width(&self) -> usize {
+        (1..=Cover::WIDEST).rev().find(|width| self.cost(*width) <= self.options.budget).unwrap_or(1)
+    }
+
+    /// Rows that a query reads with a width: the first nodes, two for each that is expanded of every depth below them, and the rows of
+    /// the leaves.
+    fn cost(&self, width: usize) -> usize {
+        let size = self.first_size();
+        self.nodes(size) + width * (2 * (size / Cover::LEAF).ilog2() as usize + Cover::LEAF)
+    }
+
+    /// Rows of the nodes that are looked at first: as few as make no more nodes than an eighth of the budget, or one of each tree.
     fn first_size(&self) -> usize {
-        let most = (2 * self.options.width()).clamp(16, Cover::MOST);
-        let nodes = |size: usize| self.trees.iter().map(|tree| tree.rows / size).sum::<usize>();
+        let most = (self.options.budget / 8).clamp(16, Cover::MOST);
         let largest = self.trees.first().map_or(0, |tree| tree.rows);
         let sizes = std::iter::successors(Some(Cover::LEAF), |size| Some(2 * size));
-        sizes.take_while(|size| *size <= largest).find(|size| nodes(*size) <= most).unwrap_or(largest.max(Cover::LEAF))
+        let mut sizes = sizes.take_while(|size| *size <= largest);
+        sizes.find(|size| self.nodes(*size) <= most).unwrap_or(largest.max(Cover::LEAF))
+    }
+
+    /// Nodes of so many rows.
+    fn nodes(&self, size: usize) -> usize {
+        self.trees.iter().map(|tree| tree.rows / size).sum()
     }
 }
 
@@ -317,7 +338,7 @@ struct Known {
     /// For each width that is tried of each head.
     errors: Vec<Sums>,
     /// Of each head; 0: it reads all rows.
-    widths: Vec<u32>,
+    widths: Vec<usize>,
     /// Effective rank of the keys of each head.
     ranks: Vec<f32>,
 }
@@ -327,21 +348,20 @@ struct Known {
 pub struct Head {
     /// r_Σ: effective rank of its keys in the metric of its queries.
     pub rank: f32,
-    /// With each of [`Cover::WIDTHS`], how far answers are from those of all rows, relative to them.
-    pub errors: [f32; Cover::WIDTHS.len()],
+    /// With each of [`Cover::TRIALS`], how far answers are from those of all rows: the mean square of the error relative to the answer.
+    pub errors: [f32; Cover::TRIALS.len()],
     /// Nodes of a depth that are expanded. 0: it reads all rows.
-    pub width: u32,
+    pub width: usize,
     /// Share of the answers that are one row's value (A0).
     pub alone: f32,
 }
 
-/// What is measured of a head with some width: error and norm of its answers, squared and summed up, those that are one row's value,
-/// and how many they are.
+/// What is measured of a head with some width: squares of relative errors, summed up, answers that are one row's value, answers.
 pub type Sums = [f32; 4];
 
-/// The error relative to the norm.
-fn relative([error, norm, ..]: &Sums) -> f32 {
-    (error / norm).sqrt()
+/// The mean.
+fn error([sum, _, answers, _]: &Sums) -> f32 {
+    sum / answers.max(1.0)
 }
 
 /// Pages of the queries that a session keeps.

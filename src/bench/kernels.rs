@@ -262,7 +262,10 @@ impl Plan {
                 let (q, kv, o) = (token(&mut m, q_dim), kv(&mut m), token(&mut m, q_dim));
                 let trees = rows.div_ceil(TREE);
                 let entries = a.kv_heads + 1 + pages;
+                let layer = m.words("layer", [0; 4]);
                 let inputs_of_far = FarInputs {
+                    layers: layer,
+                    trials: layer,
                     far: m.tensor("far", Element::U32, 1 + trees, 4),
                     lists: m.tensor("lists", Element::U32, entries, 1),
                 };
@@ -270,7 +273,15 @@ impl Plan {
                 let cover = Cover { rows: TREE, gap: f32::MAX, lanes: m.tile.lanes, heads: a.kv_heads, kv_heads: 0 };
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
                 let record = record(&m, mode, |r| {
-                    r.aoc_lookup(a, cover, 0, scores, inputs.tokens, inputs_of_far, [q, kv[0], kv[1], inputs.near, o]);
+                    r.aoc_lookup(
+                        a,
+                        cover,
+                        layer,
+                        scores,
+                        inputs.tokens,
+                        inputs_of_far,
+                        [q, kv[0], kv[1], inputs.near, o],
+                    );
                 });
                 (record, format!(" {} / {} heads of {}, {rows} rows", a.heads, a.kv_heads, a.head_dim))
             }

@@ -1,7 +1,10 @@
 //! `inspect`: what a checkpoint holds, and what it becomes on a device. Nothing is allocated there.
 
+mod heads;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -32,6 +35,13 @@ pub struct Options {
     /// Show the recorded program too, one dispatch a line: kernel, constants, tensors by binding, workgroups
     #[arg(long, value_enum, value_name = "PROGRAM")]
     program: Option<Which>,
+    /// Run a text through the model instead, and show how its heads do with anchors of the far past: effective rank of their keys,
+    /// error with each width, what is chosen by --aoc-gate, and how often one row answers alone
+    #[arg(long, value_name = "TEXT_FILE", conflicts_with = "program")]
+    aoc: Option<PathBuf>,
+    /// Draw that
+    #[arg(long, value_name = "FILE", requires = "aoc")]
+    svg: Option<PathBuf>,
     /// Print one JSON object, with all of the metadata
     #[arg(long)]
     json: bool,
@@ -50,6 +60,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(file) => ModelArgs::named(file).open()?,
         None => options.model.open()?,
     };
+    if let Some(text) = &options.aoc {
+        return heads::run(&weights, &options.engine, text, options.svg.as_ref(), options.json);
+    }
     let planned = Planned::new(options, &weights);
     match options.json {
         true => print_json(&json(options, &weights, planned))?,

@@ -126,7 +126,7 @@ fn fetching(
 }
 
 /// On which device, and how large.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct EngineArgs {
     /// Tokens that the model sees at once; 0 takes all it was trained for
     #[arg(short, long, visible_alias = "context", value_name = "TOKENS")]
@@ -163,7 +163,7 @@ pub struct EngineArgs {
 }
 
 /// What tokens attend to.
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct AttentionArgs {
     /// What tokens attend to: all of the past; the near past; or that and anchors of the far past
     #[arg(long, value_enum, value_name = "KIND", default_value_t = AttentionKind::Dense)]
@@ -243,6 +243,12 @@ impl EngineArgs {
             }
             other => other,
         }
+    }
+
+    /// The same, with anchors of the far past.
+    pub fn with_aoc(&self) -> Self {
+        let attention = AttentionArgs { attention: AttentionKind::Aoc, ..self.attention.clone() };
+        Self { attention, ..self.clone() }
     }
 
     /// A session that attends as asked.

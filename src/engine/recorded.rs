@@ -81,8 +81,8 @@ impl Recorded {
             Mode::Measure if cover.is_none() => Program::default(),
             mode => record(mode),
         }));
-        let trees = match (cover, io.trees) {
-            (Some(cover), Some(tensors)) => trees::programs(&config, cover, tensors, &memory, &programs[Mode::Prefill]),
+        let trees = match (io.attention.far, io.trees) {
+            (Some(far), Some(tensors)) => trees::programs(&config, far, tensors, &memory, &programs[Mode::Prefill]),
             _ => Vec::new(),
         };
         Ok(Self { config, memory, programs, trees, io })

@@ -5,7 +5,7 @@ use super::{Device, Engine, OnGpu};
 use crate::attention::aoc::{Building, Unit};
 use crate::error::Result;
 use crate::kernel::Step;
-use crate::kernels::{Cover, CoverTensors};
+use crate::kernels::{Cover, CoverTensors, FarInputs};
 use crate::memory::{Memory, Tensor, stride};
 use crate::models::Config;
 use crate::program::{Mode, Program, Recorder};
@@ -26,7 +26,7 @@ const OF_LAYER: usize = 3;
 /// The programs that build trees for the layers that `forward` looks them up in.
 pub(super) fn programs(
     config: &Config,
-    cover: Cover,
+    (cover, far): (Cover, FarInputs),
     tensors: CoverTensors,
     memory: &Memory,
     forward: &Program,
@@ -46,7 +46,7 @@ pub(super) fn programs(
         [
             record(&|r| {
                 r.aoc_points(d, cover, scale, tensors, kv);
-                r.aoc_rank(d.kv_heads, cover, layer * d.kv_heads, tensors);
+                r.aoc_rank(d.kv_heads, cover, far.layer(layer), tensors);
             }),
             record(&|r| r.aoc_gather(d, cover, tensors, kv)),
             record(&|r| r.aoc_nodes(d, tensors, kv)),

@@ -46,8 +46,12 @@ impl Gpu {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
         let step_usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let step = self.buffer("step", size_of::<Step>(), step_usage)?;
-        let tensors =
-            memory.tensors.iter().map(|t| self.buffer(&t.name, t.bytes().max(4), usage)).collect::<Result<_>>()?;
+        let tensors = memory.tensors.iter().map(|t| {
+            // Four words of a table may be a uniform.
+            let uniform = if t.bytes() == 16 { wgpu::BufferUsages::UNIFORM } else { wgpu::BufferUsages::empty() };
+            self.buffer(&t.name, t.bytes().max(4), usage | uniform)
+        });
+        let tensors = tensors.collect::<Result<_>>()?;
         let buffers = Buffers { tensors, step };
         let mut upload = Upload { gpu: self, staging: VecDeque::new() };
         for (i, desc) in memory.tensors.iter().enumerate() {

@@ -74,7 +74,7 @@ impl Gpu {
             };
             let entry = |(i, (_, access)): (usize, &(&str, Access))| {
                 let ty = match access {
-                    Access::Step => wgpu::BufferBindingType::Uniform,
+                    Access::Step | Access::Uniform => wgpu::BufferBindingType::Uniform,
                     Access::Read => wgpu::BufferBindingType::Storage { read_only: true },
                     Access::ReadWrite => wgpu::BufferBindingType::Storage { read_only: false },
                 };

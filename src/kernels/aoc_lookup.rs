@@ -9,7 +9,7 @@
 
 use super::attention_prefill::NEAR;
 use super::{ADD_DOT, AttentionDims, OF_8, SLOTS, SOFTCAP_OF, Scores, kv_include, kv_row};
-use crate::kernel::Access::{Read, ReadWrite};
+use crate::kernel::Access::{Read, ReadWrite, Uniform};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc};
 use crate::program::Recorder;
@@ -28,6 +28,7 @@ pub static AOC_LOOKUP: Kernel = Kernel {
         ("v_pages", ReadWrite),
         ("near", ReadWrite),
         ("o", ReadWrite),
+        ("layer", Uniform),
     ],
     reference,
     cost,
@@ -62,27 +63,27 @@ impl Cover {
     /// Nodes of one depth that are expanded, at most.
     pub const WIDEST: usize = 64;
     /// Widths that are tried.
-    pub const WIDTHS: [u32; 3] = [16, 32, 64];
+    pub const TRIALS: [usize; 6] = [2, 6, 12, 24, 40, 64];
     /// Lead of a row in nats with which it answers alone: so much that all of a million others would have a weight below 1e-3.
     pub const GAP: f32 = 21.0;
 }
 
-/// What a sequence's lists begin with: a width for each of [`heads`](Cover::heads); those that all heads of a layer try, 0 and
-/// [`WIDTHS`](Cover::WIDTHS); and whether it is measured how they do.
+/// What a sequence's lists begin with: a width for each of [`heads`](Cover::heads); those that all heads of a layer try, 0 and one for
+/// each of [`TRIALS`](Cover::TRIALS); and whether it is measured how they do.
 impl Cover {
     /// Entries before the pages of kept queries.
     pub fn widths(&self) -> usize {
         self.measured() + 1
     }
 
-    /// The first of the widths that `i` of 0 and [`WIDTHS`](Cover::WIDTHS) is.
+    /// The first of the widths that `i` of 0 and [`TRIALS`](Cover::TRIALS) is.
     pub fn tried(&self, i: usize) -> usize {
         self.heads + i * self.kv_heads
     }
 
     /// The entry that says whether the sequence is measured.
     pub fn measured(&self) -> usize {
-        self.tried(1 + Self::WIDTHS.len())
+        self.tried(1 + Self::TRIALS.len())
     }
 }
 
@@ -117,6 +118,10 @@ pub struct FarInputs {
     pub far: Tensor,
     /// u32. Of a sequence: widths, pages of kept queries; of a tree: pages of rows, pages of nodes.
     pub lists: Tensor,
+    /// The first of tables, one for each layer: its first head. Those of the next layers follow.
+    pub layers: Tensor,
+    /// The first of tables of where in `lists` the widths are that all heads try: 0, and each of [`Cover::TRIALS`].
+    pub trials: Tensor,
 }
 
 impl CoverTensors {
@@ -143,7 +148,21 @@ impl FarInputs {
         let of_queries = Cover::QUERIES / (2 * Capacity::PAGE);
         let far = m.tensor("far", Element::U32, sequences * (1 + pages), 4);
         let lists = m.tensor("lists", Element::U32, sequences * (cover.widths() + of_queries + 2 * pages), 1);
-        Self { far, lists }
+        let layers: Vec<_> =
+            (0..cover.heads).step_by(cover.kv_heads).map(|first| m.words("layer", [first as u32, 0, 0, 0])).collect();
+        let trials: [_; 1 + Cover::TRIALS.len()] =
+            std::array::from_fn(|i| m.words("trial", [cover.tried(i) as u32, 0, 0, 0]));
+        Self { far, lists, layers: layers[0], trials: trials[0] }
+    }
+
+    /// The table of layer `i`, of those without a window.
+    pub fn layer(&self, i: usize) -> Tensor {
+        Tensor(self.layers.0 + i)
+    }
+
+    /// That of the width `i`, of 0 and each of [`Cover::TRIALS`].
+    pub fn trial(&self, i: usize) -> Tensor {
+        Tensor(self.trials.0 + i)
     }
 }
 
@@ -160,13 +179,14 @@ const CANDIDATES_WORKGROUP: &str = include_str!("../../shaders/common/candidates
 pub(super) const ORDERED: &str = include_str!("../../shaders/common/ordered.wgsl");
 
 impl Recorder<'_> {
-    /// `q`, `o`: `[T, H*D]`, o that of the near past, with its (m, l) `near`; k and v pages. `first` is the layer's first width.
+    /// `q`, `o`: `[T, H*D]`, o that of the near past, with its (m, l) `near`; k and v pages. `layer` is one of
+    /// `far`'s: where its widths begin.
     #[allow(clippy::too_many_arguments)]
     pub fn aoc_lookup(
         &mut self,
         d: AttentionDims,
         cover: Cover,
-        first: usize,
+        layer: Tensor,
         scores: Scores,
         tokens: Tensor,
         far: FarInputs,
@@ -176,18 +196,18 @@ impl Recorder<'_> {
         let spec = spec.u32("H", d.heads).u32("LEAF", Cover::LEAF).u32("MOST", Cover::MOST);
         let spec = spec.f32("SCALE", scores.scale).f32("CAP", scores.cap).f32("GAP", cover.gap);
         let spec = spec.u32("QUERIES", Cover::QUERIES).u32("STRIDE", Cover::STRIDE);
-        let spec = spec.u32("WIDTHS", cover.widths()).u32("FIRST", first);
+        let spec = spec.u32("WIDTHS", cover.widths());
         let spec = match self.tile().broadcast && d.heads / d.kv_heads * d.head_dim.div_ceil(32) <= MOST_HELD {
             true => spec.include(CANDIDATES_BROADCAST).include(OF_8),
             false => spec.include(CANDIDATES_WORKGROUP).u32("LANES", cover.lanes),
         };
         let groups = [Extent::Per(Count::Tokens, 1), Extent::Fixed(d.kv_heads), Extent::Fixed(1)];
-        self.dispatch(&AOC_LOOKUP, spec, &[tokens, far.far, far.lists, q, k, v, near, o], groups);
+        self.dispatch(&AOC_LOOKUP, spec, &[tokens, far.far, far.lists, q, k, v, near, o, layer], groups);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [tokens, far, lists, q, k_pages, v_pages, near, o] = tensors else { unreachable!() };
+    let [tokens, far, lists, q, k_pages, v_pages, near, o, layer] = tensors else { unreachable!() };
     let [heads, kv_heads, widths] = ["H", "G", "WIDTHS"].map(|n| spec.get_u32(n));
     let (d, group) = (4 * spec.get_u32("D4"), heads / kv_heads);
     for (t, token) in tokens.u32().chunks(4).take(step.n_tokens as usize).enumerate() {
@@ -206,7 +226,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             let near_parts: Vec<_> =
                 of_heads.clone().map(|h| [0, 1].map(|i| f64::from(near.f32()[NEAR * h + i]))).collect();
             let past = Past { spec, trees: trees.as_chunks().0, lists, g, queries, k_pages, near: &near_parts };
-            let answers = match lists[list + spec.get_u32("FIRST") + g] as usize {
+            let answers = match lists[list + layer.u32()[0] as usize + g] as usize {
                 0 => past.all_rows(),
                 width => past.descend(size, width),
             };
@@ -332,13 +352,14 @@ impl Past<'_> {
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [tokens, far, _, q, k_pages, _, near, o] = tensors else { unreachable!() };
+    let [tokens, far, _, q, k_pages, _, near, o, layer] = tensors else { unreachable!() };
     let [heads, kv_heads, d4] = ["H", "G", "D4"].map(|n| spec.get_u32(n));
     let t = step.n_tokens as usize;
     // Nodes of four depths and rows of leaves: what width a head has, and how many rows there are, is not known here. Each counts once.
     let pairs = t * kv_heads * (4 * spec.get_u32("MOST") + Cover::WIDEST * Cover::LEAF).min(k_pages.rows / kv_heads);
     let rows = pairs.min(k_pages.rows);
-    let inputs = tokens.bytes_of(t) + far.bytes_of(step.n_sequences as usize) + near.bytes_of(t * heads);
+    let inputs =
+        tokens.bytes_of(t) + far.bytes_of(step.n_sequences as usize) + near.bytes_of(t * heads) + layer.bytes();
     let read = inputs + 2 * q.bytes_of(t) + 2 * rows * k_pages.bytes_of(1);
     Cost::new(read, o.bytes_of(t) + 4 * t * heads, pairs * heads / kv_heads * (16 * d4 + 4))
 }

@@ -88,18 +88,18 @@ impl Recorder<'_> {
             }
         };
         let Some((cover, far)) = i.far.filter(|_| scores.window == 0) else { return near(self, o) };
-        let both = |r: &mut Self, first, o| {
+        let both = |r: &mut Self, widths, o| {
             near(r, o);
-            r.aoc_lookup(d, cover, first, scores, i.tokens, far, [q, kv[0], kv[1], i.near, o]);
+            r.aoc_lookup(d, cover, widths, scores, i.tokens, far, [q, kv[0], kv[1], i.near, o]);
         };
         match i.trials.filter(|_| self.mode() == Mode::Measure) {
-            None => both(self, self.count(&AOC_LOOKUP) * d.kv_heads, o),
+            None => both(self, far.layer(self.count(&AOC_LOOKUP)), o),
             Some(trials) => {
-                let first = self.count(&AOC_GATE) / Cover::WIDTHS.len() * d.kv_heads;
-                both(self, cover.tried(0), o);
-                for (width, trial) in trials.answers.into_iter().enumerate() {
-                    both(self, cover.tried(1 + width), trial);
-                    self.aoc_gate(d, cover, [first, width], i.tokens, far, [o, i.near], trials);
+                let layer = self.count(&AOC_GATE) / Cover::TRIALS.len();
+                both(self, far.trial(0), o);
+                for trial in 0..Cover::TRIALS.len() {
+                    both(self, far.trial(1 + trial), trials.answer);
+                    self.aoc_gate(d, cover, [layer, trial], i.tokens, far, [o, i.near], trials);
                 }
             }
         }
