@@ -22,7 +22,8 @@ fn main() -> farpast::Result<()> {
         Some(file) => file.into(),
         None => {
             let smallest = &fetch::MODELS[0];
-            smallest.fetch(&fetch::cache_folder()?.join("models"), fetch::PIPS, |_| std::ops::ControlFlow::Continue(()))?
+            smallest
+                .fetch(&fetch::cache_folder()?.join("models"), fetch::PIPS, |_| std::ops::ControlFlow::Continue(()))?
         }
     };
     let (requests, prompt, drawn, rounds) = (number(1, 8), number(2, 128), number(3, 64), number(4, 3));
@@ -41,8 +42,7 @@ fn main() -> farpast::Result<()> {
         next += 1;
         (0..n as u32).map(|i| 1000 + (next * 7919 + i * 104_729) % 40_000).collect::<Vec<_>>()
     };
-    let request =
-        |prompt, drawn| Request { max_tokens: Some(drawn), ignore_end: true, ..Request::new(prompt) };
+    let request = |prompt, drawn| Request { max_tokens: Some(drawn), ignore_end: true, ..Request::new(prompt) };
     let mut best = [[f64::INFINITY; 2]; 2];
     for _ in 0..rounds {
         for (best, n) in best.iter_mut().zip([1, requests]) {
