@@ -84,6 +84,12 @@ def check(client):
     pieces = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=6, temperature=0, stream=True)
     assert "".join(piece.choices[0].text for piece in pieces) == completion.choices[0].text
 
+    # Texts of one meaning are nearer than others; the client decodes base64.
+    texts = ["The cat sleeps.", "A cat is asleep.", "Interest rates rose by two percent."]
+    [a, b, c] = [item.embedding for item in client.embeddings.create(model=MODEL, input=texts).data]
+    product = lambda x, y: sum(i * j for i, j in zip(x, y))
+    assert abs(product(a, a) - 1) < 1e-4 and product(a, b) > product(a, c), (product(a, b), product(a, c))
+
     # A model this small may not call a tool; it may be told of one.
     answer = ask("What is the weather in Rome?", tools=[WEATHER]).choices[0]
     for call in answer.message.tool_calls or []:

@@ -1,4 +1,4 @@
-//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/models`; beside it `/health`, `/metrics` and a page to
+//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`; beside it `/health`, `/metrics` and a page to
 //! chat on. Feature `server`.
 //!
 //! A request that is wrong is answered by a 4xx status and an error that names the field; so is one that asks for what this server
@@ -25,18 +25,21 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use futures_core::Stream;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use self::answer::{Choice, Head, Kind};
 use self::fields::Fields;
 use self::refusal::{Refusal, Result, json_response};
-use self::request::{ChatRequest, Common, CompletionRequest, Prompt};
+use self::request::{ChatRequest, Common, CompletionRequest, EmbeddingRequest, Prompt};
 use crate::error::Error;
-use crate::scheduler::{self, Event, Handle, Ticket};
+use crate::scheduler::{self, Event, Handle, Pooling, Ticket};
 use crate::text::{Chat, ChatTemplate, Special, StreamDecoder, Tokenizer};
 
 /// Who may ask for how much.
@@ -46,6 +49,8 @@ pub struct ServerOptions {
     pub api_key: Option<String>,
     /// The page from which browsers may ask, or `*` for any; `None`: only the server's own.
     pub cors: Option<String>,
+    /// How embeddings are made.
+    pub pooling: Pooling,
     /// Bytes of a request.
     pub body: usize,
     /// How long requests may take to end once the server is asked to.
@@ -54,7 +59,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { api_key: None, cors: None, body: 8 << 20, drain: Duration::from_secs(30) }
+        Self { api_key: None, cors: None, pooling: Pooling::default(), body: 8 << 20, drain: Duration::from_secs(30) }
     }
 }
 
@@ -122,6 +127,12 @@ impl Service {
 /// The page to chat on.
 const PAGE: &str = include_str!("server/chat.html");
 
+/// How long a body may take to come.
+const BODY: Duration = Duration::from_secs(60);
+
+/// Answers of one request, at most.
+const CHOICES: usize = 128;
+
 /// How often a stream on which nothing comes says that it is alive.
 const PING: Duration = Duration::from_secs(15);
 
@@ -131,6 +142,7 @@ fn router(service: Arc<Service>) -> Router {
     let api = Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/embeddings", post(embed))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .layer(from_fn_with_state(service.clone(), authorized));
@@ -201,7 +213,7 @@ async fn chat(State(service): Shared, request: Request) -> Response {
     let answered = async {
         let (fields, client) = service.read(request).await?;
         let ChatRequest { messages, tools, variables, mut common } = ChatRequest::read(fields)?;
-        service.expect_model(&common)?;
+        service.expect_model(common.model.as_deref())?;
         common.user.get_or_insert(client);
         let Some(template) = &service.template else {
             return Err(Refusal::invalid("model", "this model has no chat template: use /v1/completions"));
@@ -236,25 +248,65 @@ async fn complete(State(service): Shared, request: Request) -> Response {
     let answered = async {
         let (fields, client) = service.read(request).await?;
         let CompletionRequest { prompts, mut common } = CompletionRequest::read(fields)?;
-        service.expect_model(&common)?;
+        service.expect_model(common.model.as_deref())?;
         common.user.get_or_insert(client);
-        let tokenizer = service.tokenizer.clone();
-        let tokens = move |prompt| match prompt {
-            Prompt::Tokens(tokens) => Ok(tokens),
-            Prompt::Text(text) => tokenizer.encode(&text, Special::Parse).map(|tokens| tokenizer.with_bos(tokens)),
-        };
-        let encoded =
-            tokio::task::spawn_blocking(|| prompts.into_iter().map(tokens).collect::<crate::error::Result<Vec<_>>>());
-        let prompts = match encoded.await {
-            Ok(prompts) => prompts.map_err(|e| Refusal::of(&e, "prompt"))?,
-            Err(_) => return Err(Refusal::invalid("prompt", "the prompt could not be tokenized")),
-        };
+        let prompts = service.tokens(prompts, "prompt").await?;
         service.answer(Kind::Completion, prompts, StreamDecoder::continuing(), common, None, "prompt").await
     };
     answered.await.unwrap_or_else(Refusal::into_response)
 }
 
+async fn embed(State(service): Shared, request: Request) -> Response {
+    let answered = async {
+        let (fields, _) = service.read(request).await?;
+        let EmbeddingRequest { model, input, base64 } = EmbeddingRequest::read(fields)?;
+        service.expect_model(model.as_deref())?;
+        let texts = service.tokens(input, "input").await?;
+        let tokens: usize = texts.iter().map(Vec::len).sum();
+        let (mut tickets, mut answers) = (Vec::new(), Vec::new());
+        for text in texts {
+            let (sender, answer) = oneshot::channel();
+            let done = move |result| drop(sender.send(result));
+            let ticket = service.handle.embed(text, service.options.pooling, done);
+            tickets.push(ticket.map_err(|e| Refusal::of(&e, "input"))?);
+            answers.push(answer);
+        }
+        let mut data = Vec::new();
+        for (index, answer) in answers.into_iter().enumerate() {
+            let answer = answer.await.map_err(|_| Refusal::overloaded("the engine has ended"))?;
+            let numbers = answer.map_err(|e| Refusal::of(&e, "input"))?;
+            let embedding = match base64 {
+                true => {
+                    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+                    json!(BASE64_STANDARD.encode(bytes))
+                }
+                false => json!(numbers),
+            };
+            data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+        }
+        let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+        let answer = json!({ "object": "list", "data": data, "model": service.model, "usage": usage });
+        Ok(json_response(StatusCode::OK, &answer))
+    };
+    answered.await.unwrap_or_else(Refusal::into_response)
+}
+
 impl Service {
+    /// The tokens of texts, which are those of field `param`.
+    async fn tokens(&self, prompts: Vec<Prompt>, param: &str) -> Result<Vec<Vec<u32>>> {
+        let tokenizer = self.tokenizer.clone();
+        let tokens = move |prompt| match prompt {
+            Prompt::Tokens(tokens) => Ok(tokens),
+            Prompt::Text(text) => tokenizer.encode(&text, Special::Parse).map(|tokens| tokenizer.with_bos(tokens)),
+        };
+        let encoded =
+            tokio::task::spawn_blocking(|| prompts.into_iter().map(tokens).collect::<crate::Result<Vec<_>>>());
+        match encoded.await {
+            Ok(prompts) => prompts.map_err(|e| Refusal::of(&e, param)),
+            Err(_) => Err(Refusal::invalid(param, format!("{param} could not be tokenized"))),
+        }
+    }
+
     fn model_json(&self) -> Json {
         json!({
             "id": self.model,
@@ -277,14 +329,16 @@ impl Service {
             return Err(too_large());
         }
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_string());
-        // Who does not finish a body is cut off like one whose body is too large.
-        let body = to_bytes(request.into_body(), most).await.map_err(|_| too_large())?;
+        let body = tokio::time::timeout(BODY, to_bytes(request.into_body(), most)).await;
+        let late = |_| Refusal::body(StatusCode::REQUEST_TIMEOUT, "the body does not come");
+        // A body that breaks off has nobody to read the answer.
+        let body = body.map_err(late)?.map_err(|_| too_large())?;
         Ok((Fields::of_body(&body)?, peer.unwrap_or_default()))
     }
 
-    fn expect_model(&self, common: &Common) -> Result<()> {
-        match &common.model {
-            Some(model) if *model != self.model => Err(Refusal::no_such_model(model)),
+    fn expect_model(&self, name: Option<&str>) -> Result<()> {
+        match name {
+            Some(name) if name != self.model => Err(Refusal::no_such_model(name)),
             _ => Ok(()),
         }
     }
@@ -299,6 +353,9 @@ impl Service {
         tools: Option<(crate::text::ToolStyle, Vec<String>)>,
         param: &'static str,
     ) -> Result<Response> {
+        if prompts.len() * common.n > CHOICES {
+            return Err(Refusal::invalid("n", format!("n times the prompts must be at most {CHOICES}")));
+        }
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let id = format!("{prefix}-{:x}-{number:x}", self.started);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
 use super::chat::CONTEXT;
@@ -13,7 +13,7 @@ use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::note;
 use crate::chat::{template, tokenizer};
 use crate::error::{Error, Result};
-use crate::scheduler::{Limits, Scheduler};
+use crate::scheduler::{Limits, Pooling, Scheduler};
 use crate::server::{ServerOptions, Service};
 
 /// Serve OpenAI's API over HTTP, with a page to chat on
@@ -45,6 +45,9 @@ pub struct Options {
     /// Page from which browsers may ask, such as https://example.org, or *
     #[arg(long, value_name = "ORIGIN")]
     cors: Option<String>,
+    /// How embeddings are made of hidden states
+    #[arg(long, value_enum, default_value_t = PoolingArg::Mean)]
+    pooling: PoolingArg,
     /// Most bytes of a request
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
     max_body: usize,
@@ -53,6 +56,12 @@ pub struct Options {
     drain: u64,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PoolingArg {
+    Mean,
+    Last,
 }
 
 pub fn run(options: &Options) -> Result<ExitCode> {
@@ -89,6 +98,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let settings = ServerOptions {
         api_key: options.api_key.clone(),
         cors: options.cors.clone(),
+        pooling: match options.pooling {
+            PoolingArg::Mean => Pooling::Mean,
+            PoolingArg::Last => Pooling::Last,
+        },
         body: options.max_body,
         drain: Duration::from_secs(options.drain),
     };
@@ -112,11 +125,12 @@ async fn asked_to_end() {
         }
     };
     #[cfg(unix)]
-    if let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        tokio::select! {
-            _ = terminate.recv() => return,
-            () = interrupt => return,
-        }
+    match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = terminate.recv() => (),
+            () = interrupt => (),
+        },
+        Err(_) => interrupt.await,
     }
     #[cfg(not(unix))]
     interrupt.await;

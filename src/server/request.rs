@@ -45,6 +45,13 @@ pub(super) struct CompletionRequest {
     pub common: Common,
 }
 
+pub(super) struct EmbeddingRequest {
+    pub model: Option<String>,
+    pub input: Vec<Prompt>,
+    /// Whether numbers are wanted as f32 in base64.
+    pub base64: bool,
+}
+
 /// Answers to one prompt, at most, and prompts of one request.
 const CHOICES: i64 = 16;
 const PROMPTS: usize = 64;
@@ -78,7 +85,7 @@ impl ChatRequest {
 
 impl CompletionRequest {
     pub fn read(mut fields: Fields) -> Result<Self> {
-        let prompts = prompts(&mut fields)?;
+        let prompts = prompts(&mut fields, "prompt")?;
         fields.only("logprobs", &[])?;
         fields.only("echo", &[json!(false)])?;
         fields.only("suffix", &[json!("")])?;
@@ -89,6 +96,21 @@ impl CompletionRequest {
         }
         fields.finish()?;
         Ok(Self { prompts, common })
+    }
+}
+
+impl EmbeddingRequest {
+    pub fn read(mut fields: Fields) -> Result<Self> {
+        let input = prompts(&mut fields, "input")?;
+        let base64 = match fields.string("encoding_format")?.as_deref() {
+            None | Some("float") => false,
+            Some("base64") => true,
+            Some(_) => return Err(fields.wrong("encoding_format", "float or base64")),
+        };
+        let model = fields.string("model")?;
+        fields.string("user")?;
+        fields.finish()?;
+        Ok(Self { model, input, base64 })
     }
 }
 
@@ -203,12 +225,12 @@ fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool> {
     Ok(include_usage)
 }
 
-fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>> {
+fn prompts(fields: &mut Fields, name: &str) -> Result<Vec<Prompt>> {
     let expected = format!("a string, an array of tokens, or an array of up to {PROMPTS} of either");
     let tokens = |items: &[Json]| -> Option<Vec<u32>> {
         items.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
     };
-    let prompt = fields.take("prompt").ok_or_else(|| fields.missing("prompt"))?;
+    let prompt = fields.take(name).ok_or_else(|| fields.missing(name))?;
     let one = |prompt: &Json| match prompt {
         Json::String(text) => Some(Prompt::Text(text.clone())),
         Json::Array(items) if !items.is_empty() => Some(Prompt::Tokens(tokens(items)?)),
@@ -219,5 +241,5 @@ fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>> {
         (Json::Array(items), None) if (1..=PROMPTS).contains(&items.len()) => items.iter().map(one).collect(),
         _ => None,
     };
-    prompts.ok_or_else(|| fields.wrong("prompt", expected))
+    prompts.ok_or_else(|| fields.wrong(name, expected))
 }

@@ -275,13 +275,9 @@ fn scan(text: &str) -> Option<Scanned> {
         let value = &text[at..end.unwrap_or(text.len())];
         match key.as_str() {
             "name" if end.is_some() => scanned.name = Some(serde_json::from_str(value).ok()?),
+            "arguments" | "parameters" if !value.starts_with('"') => scanned.arguments = value.into(),
             // JSON within a string counts when it is whole.
-            "arguments" | "parameters" if value.starts_with('"') => {
-                if end.is_some() {
-                    scanned.arguments = serde_json::from_str(value).ok()?;
-                }
-            }
-            "arguments" | "parameters" => scanned.arguments = value.into(),
+            "arguments" | "parameters" if end.is_some() => scanned.arguments = serde_json::from_str(value).ok()?,
             _ => {}
         }
         let Some(end) = end else { return Some(scanned) };
