@@ -53,10 +53,13 @@ mod safetensors_writer;
 mod sample;
 mod sampler;
 mod scheduler;
+#[cfg(feature = "server")]
+mod server;
 mod shaders;
 mod softcap;
 mod swiglu;
 mod text;
+mod tool_calls;
 mod toy;
 mod toy_chat;
 mod toy_golden;

@@ -103,7 +103,7 @@ fn requests() -> Vec<Request> {
         let own = prompt(&mut random, n);
         Request {
             client: format!("client {}", i % 4),
-            max_tokens: (i % 5 != 0).then_some(1 + 7 * (i % 7)),
+            max_tokens: (!i.is_multiple_of(5)).then_some(1 + 7 * (i % 7)),
             sampling: Sampling {
                 temperature: [0.0, 1.0, 1.3][i % 3],
                 top_k: [0, 30][i % 2],
@@ -111,7 +111,7 @@ fn requests() -> Vec<Request> {
                 seed: i as u64,
             },
             ignore_end: i.is_multiple_of(2),
-            ..Request::new(if i % 3 == 0 { [&common[..], &own].concat() } else { own })
+            ..Request::new(if i.is_multiple_of(3) { [&common[..], &own].concat() } else { own })
         }
     };
     (0..16).map(request).collect()

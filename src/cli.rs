@@ -15,6 +15,8 @@ mod model;
 mod output;
 mod perplexity;
 mod pull;
+#[cfg(feature = "server")]
+mod serve;
 mod tokenize;
 
 use std::ffi::OsString;
@@ -42,6 +44,8 @@ enum Command {
     Tokenize(tokenize::Options),
     Perplexity(perplexity::Options),
     Bench(bench::Options),
+    #[cfg(feature = "server")]
+    Serve(serve::Options),
     Devices(devices::Options),
     Completions(completions::Options),
 }
@@ -59,6 +63,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Tokenize(options) => tokenize::run(&options),
         Command::Perplexity(options) => perplexity::run(&options),
         Command::Bench(options) => bench::run(&options),
+        #[cfg(feature = "server")]
+        Command::Serve(options) => serve::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
     };
@@ -82,19 +88,22 @@ impl Command {
             Command::Inspect(options) => options.engine.list_devices,
             Command::Perplexity(options) => options.engine.list_devices,
             Command::Bench(options) => options.engine.list_devices,
+            #[cfg(feature = "server")]
+            Command::Serve(options) => options.engine.list_devices,
             Command::Pull(_) | Command::Tokenize(_) | Command::Devices(_) | Command::Completions(_) => false,
         }
     }
 }
 
 /// Flags of several letters after one dash, as llama.cpp has them.
-const FLAGS: [(&str, &str); 6] = [
+const FLAGS: [(&str, &str); 7] = [
     ("-hf", "--hf-repo"),
     ("-sys", "--system-prompt"),
     ("-st", "--single-turn"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-dev", "--device"),
+    ("-np", "--parallel"),
 ];
 
 fn long_flags(arguments: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {

@@ -302,8 +302,18 @@ impl Engine {
     }
 
     /// As [`logits`](Self::logits), but passes each row with its position to `row`, and none of positions before `from`.
-    pub fn each_logits(
+    pub fn each_logits(&mut self, session: &mut Session, from: usize, row: impl FnMut(usize, &[f32])) -> Result<()> {
+        self.each_row(self.io.logits, session, from, row)
+    }
+
+    /// As [`each_logits`](Self::each_logits), with the hidden states that logits are made of: behind the last norm.
+    pub fn each_hidden(&mut self, session: &mut Session, from: usize, row: impl FnMut(usize, &[f32])) -> Result<()> {
+        self.each_row(self.io.last, session, from, row)
+    }
+
+    fn each_row(
         &mut self,
+        t: Tensor,
         session: &mut Session,
         from: usize,
         mut row: impl FnMut(usize, &[f32]),
@@ -322,18 +332,23 @@ impl Engine {
                 let inputs = engine.inputs(sessions, &[n], &[n_rows])?;
                 let launched = engine.launch(&inputs)?;
                 engine.ids(launched)?;
-                if n_rows == 0 { Ok(Vec::new()) } else { engine.last_logits(n_rows) }
+                if n_rows == 0 { Ok(Vec::new()) } else { engine.rows(t, n_rows) }
             })?;
-            rows.iter().enumerate().for_each(|(i, logits)| row(first + i, logits));
+            rows.iter().enumerate().for_each(|(i, values)| row(first + i, values));
         }
         Ok(())
     }
 
     /// The first `rows` rows of logits of the last step: one for each session that got a token, in their order.
     pub fn last_logits(&self, rows: usize) -> Result<Vec<Vec<f32>>> {
-        let v = self.config.vocab;
-        let logits = self.read(self.io.logits, 0, rows * stride(v))?;
-        Ok(logits.chunks(stride(v)).map(|row| row[..v].iter().map(|bits| f32::from_bits(*bits)).collect()).collect())
+        self.rows(self.io.logits, rows)
+    }
+
+    fn rows(&self, t: Tensor, rows: usize) -> Result<Vec<Vec<f32>>> {
+        let cols = self.memory.desc(t).cols;
+        let values = self.read(t, 0, rows * stride(cols))?;
+        let row = |row: &[u32]| row[..cols].iter().map(|bits| f32::from_bits(*bits)).collect();
+        Ok(values.chunks(stride(cols)).map(row).collect())
     }
 
     /// Runs `f`; when it fails, the sessions forget the positions that it gave them.

@@ -33,6 +33,8 @@ pub mod prefix;
 pub mod program;
 pub mod sampler;
 pub mod scheduler;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod session;
 pub mod text;
 pub mod weights;

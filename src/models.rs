@@ -147,6 +147,8 @@ pub struct Io {
     pub attention: AttentionInputs,
     /// `[R]`: tokens whose logits are wanted.
     pub outputs: Tensor,
+    /// `[R, C]`: normalised hidden states, which logits are made of.
+    pub last: Tensor,
     /// `[R, V]`.
     pub logits: Tensor,
     /// `[R]` of [`Draw`](crate::sampler::Draw).
@@ -176,6 +178,7 @@ impl Io {
                 trials: cover.map(|cover| Trials::declare(config.attention, cover, m)),
             },
             outputs: m.input("outputs", Count::Outputs, 1),
+            last: m.activation("last", Count::Outputs, config.hidden),
             logits: m.activation("logits", Count::Outputs, config.vocab),
             sampling: m.input("sampling", Count::Outputs, 4),
             ids: m.input("ids", Count::Outputs, 1),

@@ -125,10 +125,20 @@ impl Default for Limits {
     }
 }
 
+/// How the hidden states of a text become one.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Pooling {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// That of the last token.
+    Last,
+}
+
 /// Submits requests to a [`Scheduler`]. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    jobs: Sender<Job>,
+    jobs: Sender<Submitted>,
     shared: Arc<Shared>,
 }
 
@@ -162,16 +172,31 @@ impl Handle {
     /// [`Error::Busy`] where as many wait as may, [`Error::Request`] or [`Error::ContextFull`] where it cannot be computed.
     pub fn submit(&self, request: Request, events: impl FnMut(Event) + Send + 'static) -> Result<Ticket> {
         self.check(&request)?;
+        self.send(|cancelled| Submitted::Request(Box::new(Job::new(request, cancelled, Box::new(events)))))
+    }
+
+    /// Submits a text whose hidden states are wanted: `done` gets one of unit length, [`Pooling`] says of which. It is computed
+    /// between steps, all at once. Errors are those of [`submit`](Self::submit).
+    pub fn embed(
+        &self,
+        tokens: Vec<u32>,
+        pooling: Pooling,
+        done: impl FnOnce(Result<Vec<f32>>) + Send + 'static,
+    ) -> Result<Ticket> {
+        self.check_prompt(&tokens)?;
+        self.send(|cancelled| Submitted::Text(Text { tokens, pooling, cancelled, done: Box::new(done) }))
+    }
+
+    fn send(&self, submitted: impl FnOnce(Arc<AtomicBool>) -> Submitted) -> Result<Ticket> {
         let Shared { limits, waiting, .. } = &*self.shared;
         let join = |n: usize| (n < limits.waiting).then_some(n + 1);
         if waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join).is_err() {
             return Err(Error::Busy { limit: limits.waiting });
         }
         let cancelled = Arc::new(AtomicBool::new(false));
-        let job = Job::new(request, cancelled.clone(), Box::new(events));
-        if let Err(mpsc::SendError(mut job)) = self.jobs.send(job) {
+        if let Err(mpsc::SendError(submitted)) = self.jobs.send(submitted(cancelled.clone())) {
             waiting.fetch_sub(1, Ordering::Relaxed);
-            (job.events)(Event::Failed(stopped()));
+            submitted.fail(stopped());
         }
         Ok(Ticket(cancelled))
     }
@@ -189,17 +214,10 @@ impl Handle {
     }
 
     fn check(&self, request: &Request) -> Result<()> {
-        let Shared { limits, vocab, context, .. } = *self.shared;
+        let limits = self.shared.limits;
         let Request { prompt, max_tokens, sampling, stop, .. } = request;
         sampling.check()?;
-        match prompt.len() {
-            0 => return Err(Error::request("prompt", "some tokens", "none")),
-            n if n > context => return Err(Error::ContextFull { tokens: n, context }),
-            _ => {}
-        }
-        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
-            return Err(Error::request("token", format!("an id below {vocab}"), id));
-        }
+        self.check_prompt(prompt)?;
         if *max_tokens == Some(0) {
             return Err(Error::request("tokens to draw", "at least 1", 0));
         }
@@ -208,6 +226,19 @@ impl Handle {
         }
         match stop.iter().map(String::len).find(|len| !(1..=limits.stop_bytes).contains(len)) {
             Some(len) => Err(Error::request("stop string", format!("1 to {} bytes", limits.stop_bytes), len)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_prompt(&self, prompt: &[u32]) -> Result<()> {
+        let Shared { vocab, context, .. } = *self.shared;
+        match prompt.len() {
+            0 => return Err(Error::request("prompt", "some tokens", "none")),
+            n if n > context => return Err(Error::ContextFull { tokens: n, context }),
+            _ => {}
+        }
+        match prompt.iter().find(|id| **id as usize >= vocab) {
+            Some(id) => Err(Error::request("token", format!("an id below {vocab}"), id)),
             None => Ok(()),
         }
     }
@@ -222,9 +253,11 @@ pub struct Scheduler {
     /// None after it has failed.
     engine: Option<Engine>,
     tokenizer: Arc<Tokenizer>,
-    submitted: Receiver<Job>,
+    submitted: Receiver<Submitted>,
     shared: Arc<Shared>,
     waiting: Queue<Job>,
+    /// Texts whose hidden states are wanted.
+    texts: VecDeque<Text>,
     /// Had begun and lost their pages; the first to begin is the first to go on.
     preempted: VecDeque<Job>,
     /// In the order they began.
@@ -240,6 +273,28 @@ struct Flight {
     launched: Launched,
     /// Jobs of the step, by number, and whether it draws for them.
     jobs: Vec<(u64, bool)>,
+}
+
+enum Submitted {
+    Request(Box<Job>),
+    Text(Text),
+}
+
+impl Submitted {
+    fn fail(self, e: Error) {
+        match self {
+            Submitted::Request(mut job) => (job.events)(Event::Failed(e)),
+            Submitted::Text(text) => (text.done)(Err(e)),
+        }
+    }
+}
+
+/// A text whose hidden states are wanted.
+struct Text {
+    tokens: Vec<u32>,
+    pooling: Pooling,
+    cancelled: Arc<AtomicBool>,
+    done: Box<dyn FnOnce(Result<Vec<f32>>) + Send>,
 }
 
 /// A request on its way.
@@ -288,6 +343,7 @@ impl Scheduler {
             submitted,
             shared,
             waiting: Queue::default(),
+            texts: VecDeque::new(),
             preempted: VecDeque::new(),
             running: Vec::new(),
             flights: VecDeque::new(),
@@ -302,7 +358,7 @@ impl Scheduler {
         loop {
             while self.step() {}
             match self.submitted.recv() {
-                Ok(job) => self.wait(job),
+                Ok(submitted) => self.wait(submitted),
                 Err(mpsc::RecvError) => return,
             }
         }
@@ -310,11 +366,12 @@ impl Scheduler {
 
     /// Takes what was submitted, begins a step and ends an earlier one. Returns whether anything is left to do.
     pub fn step(&mut self) -> bool {
-        while let Ok(job) = self.submitted.try_recv() {
-            self.wait(job);
+        while let Ok(submitted) = self.submitted.try_recv() {
+            self.wait(submitted);
         }
         self.drop_cancelled();
         let result = self.ready().and_then(|()| {
+            self.embed()?;
             self.admit();
             let ahead = self.engine.as_ref().map_or(1, |engine| if engine.gpu().is_some() { AHEAD } else { 1 });
             let began = self.begin()?;
@@ -324,7 +381,8 @@ impl Scheduler {
             self.fail(&e);
         }
         self.publish();
-        !(self.waiting.is_empty() && self.preempted.is_empty() && self.running.is_empty() && self.flights.is_empty())
+        let nobody_waits = self.waiting.is_empty() && self.texts.is_empty() && self.preempted.is_empty();
+        !(nobody_waits && self.running.is_empty() && self.flights.is_empty())
     }
 
     /// The engine, unless it has failed.
@@ -333,8 +391,11 @@ impl Scheduler {
         self.engine.as_ref()
     }
 
-    fn wait(&mut self, job: Job) {
-        self.waiting.push(&job.request.client.clone(), job);
+    fn wait(&mut self, submitted: Submitted) {
+        match submitted {
+            Submitted::Request(job) => self.waiting.push(&job.request.client.clone(), *job),
+            Submitted::Text(text) => self.texts.push_back(text),
+        }
     }
 
     fn drop_cancelled(&mut self) {
@@ -353,8 +414,40 @@ impl Scheduler {
 
     /// Loads the engine anew where it has failed and somebody waits for it.
     fn ready(&mut self) -> Result<()> {
-        if self.engine.is_none() && !self.waiting.is_empty() {
+        if self.engine.is_none() && !(self.waiting.is_empty() && self.texts.is_empty()) {
             self.engine = Some((self.load)()?);
+        }
+        Ok(())
+    }
+
+    /// Computes the hidden states of the first text that waits, where there are pages for it.
+    fn embed(&mut self) -> Result<()> {
+        let (Some(engine), Some(text)) = (&mut self.engine, self.texts.pop_front()) else { return Ok(()) };
+        if text.cancelled.load(Ordering::Relaxed) {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let mut session = engine.session();
+        session.push(&text.tokens);
+        let n = text.tokens.len();
+        let from = if text.pooling == Pooling::Last { n - 1 } else { 0 };
+        let mut pooled = vec![0.0; engine.config().hidden];
+        let add = |_: usize, row: &[f32]| pooled.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x));
+        let result = engine.each_hidden(&mut session, from, add);
+        if matches!(result, Err(Error::OutOfPages { .. })) && !self.running.is_empty() {
+            self.texts.push_front(text);
+            return Ok(());
+        }
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.stats.prompt_tokens += n as u64;
+        // Of unit length the mean and the sum are the same.
+        let length = pooled.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+        match result {
+            Ok(()) => (text.done)(Ok(pooled.iter().map(|x| (x / length) as f32).collect())),
+            Err(e) => {
+                (text.done)(Err(again(&e)));
+                return Err(e);
+            }
         }
         Ok(())
     }
@@ -362,6 +455,10 @@ impl Scheduler {
     /// Begins requests while there is room for them.
     fn admit(&mut self) {
         let Some(engine) = &mut self.engine else { return };
+        if !self.texts.is_empty() && !self.running.is_empty() {
+            // The next text gets the pages of those that end.
+            return;
+        }
         while self.running.len() < engine.capacity().sequences {
             // Each that runs may soon need one more.
             let room = engine.free_pages().saturating_sub(self.running.len());
@@ -497,8 +594,10 @@ impl Scheduler {
         let mut failed: Vec<_> = self.running.drain(..).chain(self.preempted.drain(..)).collect();
         if self.engine.is_none() {
             let waiting = self.waiting.take_where(|_| true);
-            self.shared.waiting.fetch_sub(waiting.len(), Ordering::Relaxed);
+            let texts = std::mem::take(&mut self.texts);
+            self.shared.waiting.fetch_sub(waiting.len() + texts.len(), Ordering::Relaxed);
             failed.extend(waiting);
+            texts.into_iter().for_each(|text| (text.done)(Err(again(e))));
         }
         self.stats.failed += failed.len() as u64;
         for mut job in failed {
@@ -522,10 +621,10 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        let waiting = self.waiting.take_where(|_| true).into_iter().chain(self.submitted.try_iter());
-        for mut job in self.running.drain(..).chain(self.preempted.drain(..)).chain(waiting) {
-            (job.events)(Event::Failed(stopped()));
-        }
+        let begun = self.running.drain(..).chain(self.preempted.drain(..));
+        let jobs = begun.chain(self.waiting.take_where(|_| true)).map(|job| Submitted::Request(Box::new(job)));
+        let texts = self.texts.drain(..).map(Submitted::Text);
+        jobs.chain(texts).chain(self.submitted.try_iter()).for_each(|submitted| submitted.fail(stopped()));
     }
 }
 

@@ -9,8 +9,10 @@ mod pieces;
 mod stop;
 mod stream;
 mod tokenizer;
+mod tool_calls;
 
 pub use chat_template::{CHATML, Chat, ChatTemplate, Message};
 pub use stop::StopText;
 pub use stream::StreamDecoder;
 pub use tokenizer::{Special, Tokenizer, Vocabulary};
+pub use tool_calls::{Part, ToolCalls, ToolStyle};

@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::fetch::{self, Packaged, Progress};
 use crate::format::{Q4_0, Q4_K, Q8_0};
 use crate::gpu::{self, Caps, DeviceOptions, Gpu};
+#[cfg(feature = "server")]
+use crate::kv::PAGE;
 use crate::memory::{Element, Maths};
 use crate::models::Config;
 use crate::session::Session;
@@ -217,7 +219,7 @@ impl EngineArgs {
     /// Loads the model on the device asked for, else on the best GPU, else on the CPU. Without `-c` its context is `usual` or
     /// what it was trained for, if that is less.
     pub fn load(&self, weights: &Weights, usual: usize) -> Result<Engine> {
-        let engine = self.load_any(weights, usual)?;
+        let engine = self.load_sized(weights, self.on_cpu(weights, usual)?)?;
         match self.attention.attention() {
             Attention::Dense => {}
             other => note(format_args!("attention  {other}")),
@@ -225,8 +227,23 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    fn load_any(&self, weights: &Weights, usual: usize) -> Result<Engine> {
-        let on_cpu = self.on_cpu(weights, usual)?;
+    /// As [`load`](Self::load), for so many sequences, which share pages for `tokens` tokens, or for four contexts.
+    #[cfg(feature = "server")]
+    pub fn load_shared(
+        &self,
+        weights: &Weights,
+        usual: usize,
+        sequences: usize,
+        tokens: Option<usize>,
+    ) -> Result<Engine> {
+        let one = self.on_cpu(weights, usual)?;
+        let tokens = tokens.unwrap_or(one.context.saturating_mul(sequences.min(4)));
+        let batch = if self.batch_size.is_none() { one.batch.max(sequences) } else { one.batch };
+        let pages = tokens.div_ceil(PAGE);
+        self.load_sized(weights, EngineOptions { sequences, pages, batch, ..one })
+    }
+
+    fn load_sized(&self, weights: &Weights, on_cpu: EngineOptions) -> Result<Engine> {
         if self.wants_cpu() {
             return load_on(weights, &on_cpu);
         }
@@ -311,7 +328,7 @@ impl EngineArgs {
     }
 
     fn on_gpu(&self, on_cpu: &EngineOptions) -> EngineOptions {
-        let batch = self.batch_size.unwrap_or(128);
+        let batch = self.batch_size.unwrap_or(128.max(on_cpu.sequences));
         EngineOptions {
             backend: Backend::Gpu(self.device_options()),
             batch,

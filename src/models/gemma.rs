@@ -6,7 +6,6 @@
 use super::blocks::{Gated, Qkv};
 use super::{Config, Declare, Io, Model};
 use crate::error::Result;
-use crate::kernel::Count;
 use crate::kernels::{Gate, Pairs, Scores};
 use crate::memory::{Tensor, Weight};
 use crate::program::Recorder;
@@ -33,8 +32,6 @@ pub(super) struct Gemma {
     o: Tensor,
     /// What a block adds to the stream, before its norm.
     delta: Tensor,
-    /// Of the outputs, normalised.
-    last: Tensor,
 }
 
 /// Layers of the two 27B models, whose queries are scaled by hidden / heads instead of the head's own dims.
@@ -66,14 +63,13 @@ impl Gemma {
         let norm = d.vector("output_norm.weight", c)?;
         let head = d.head(config, &embed)?;
         let (x, o, delta) = (d.token("x", c), d.token("o", q_dim), d.token("delta", c));
-        let last = d.memory.activation("last", Count::Outputs, c);
-        Ok(Self { config: config.clone(), embed, layers, norm, head, x, o, delta, last })
+        Ok(Self { config: config.clone(), embed, layers, norm, head, x, o, delta })
     }
 }
 
 impl Model for Gemma {
     fn record(&self, io: &Io, r: &mut Recorder) {
-        let Self { config, x, o, delta, last, .. } = self;
+        let Self { config, x, o, delta, .. } = self;
         let Config { attention: dims, norm_eps: eps, hidden, .. } = *config;
         let is_27b = LAYERS_27B.contains(&(config.architecture.as_str(), config.layers));
         let query_dims = if is_27b { hidden as f32 / dims.heads as f32 } else { dims.head_dim as f32 };
@@ -90,8 +86,8 @@ impl Model for Gemma {
             r.linear(units, &layer.down, *delta);
             r.rmsnorm_add(*delta, layer.post_ffn_norm, eps, *x);
         }
-        r.output_norm(io.outputs, *x, self.norm, eps, *last);
-        r.linear(*last, &self.head, io.logits);
+        r.output_norm(io.outputs, *x, self.norm, eps, io.last);
+        r.linear(io.last, &self.head, io.logits);
         if config.logit_cap > 0.0 {
             r.softcap(io.logits, config.logit_cap);
         }

@@ -6,7 +6,6 @@
 use super::blocks::{Gated, Qkv};
 use super::{Config, Declare, Io, Model, is_last_of};
 use crate::error::Result;
-use crate::kernel::Count;
 use crate::kernels::{Gate, Scores};
 use crate::memory::{Tensor, Weight};
 use crate::program::Recorder;
@@ -29,8 +28,6 @@ pub(super) struct Llama {
     x: Tensor,
     /// Attention's answer.
     o: Tensor,
-    /// Of the outputs, normalised.
-    last: Tensor,
 }
 
 impl Llama {
@@ -52,14 +49,13 @@ impl Llama {
         let norm = d.vector("output_norm.weight", c)?;
         let head = d.head(config, &embed)?;
         let (x, o) = (d.token("x", c), d.token("o", q_dim));
-        let last = d.memory.activation("last", Count::Outputs, c);
-        Ok(Self { config: config.clone(), embed, layers, norm, head, x, o, last })
+        Ok(Self { config: config.clone(), embed, layers, norm, head, x, o })
     }
 }
 
 impl Model for Llama {
     fn record(&self, io: &Io, r: &mut Recorder) {
-        let Self { config, x, o, last, .. } = self;
+        let Self { config, x, o, .. } = self;
         let scale = 1.0 / (config.attention.head_dim as f32).sqrt();
 
         r.embed(io.attention.tokens, io.ids, &self.embed, *x);
@@ -72,7 +68,7 @@ impl Model for Llama {
             let units = layer.gated.record(*x, r);
             r.linear_add(units, &layer.down, *x);
         }
-        r.output_norm(io.outputs, *x, self.norm, config.norm_eps, *last);
-        r.linear(*last, &self.head, io.logits);
+        r.output_norm(io.outputs, *x, self.norm, config.norm_eps, io.last);
+        r.linear(io.last, &self.head, io.logits);
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Map;
 use serde_json::Value as Json;
 
 use crate::error::{Error, Result};
-use crate::text::Tokenizer;
+use crate::text::{Tokenizer, ToolStyle};
 
 /// The format of models that have `<|im_start|>` and no template.
 pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
@@ -196,6 +196,14 @@ impl ChatTemplate {
             }
         };
         ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
+    }
+
+    /// How the template has the model call tools.
+    pub fn tool_style(&self) -> ToolStyle {
+        let name = if self.environment.get_template(TOOL_USE).is_ok() { TOOL_USE } else { NAME };
+        self.environment
+            .get_template(name)
+            .map_or(ToolStyle::Json, |template| ToolStyle::of_template(template.source()))
     }
 
     /// The chat as text. To encode a chat use [`encode`](Self::encode): in the text alone, what a user typed and what

@@ -1,0 +1,123 @@
+"""OpenAI's Python client against `farpast serve`; called by scripts/openai_client.sh with the path of farpast.
+
+Every answer is asked for as a client's program would, and checked for what the client made of it.
+"""
+
+import concurrent.futures
+import signal
+import subprocess
+import sys
+import time
+
+import openai
+
+MODEL = "smol"
+KEY = "secret"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather in a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def serve(farpast):
+    """The process and the address it serves."""
+    arguments = ["serve", "--port", "0", "--alias", MODEL, "--api-key", KEY, "-c", "1024", "--no-tune"]
+    process = subprocess.Popen([farpast, *arguments], stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.startswith("serving "):
+            return process, line.split()[1]
+    raise SystemExit("the server has ended")
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def refused(error, param, ask):
+    try:
+        ask()
+    except error as e:
+        assert e.param == param, e
+        assert str(e)
+    else:
+        raise AssertionError(f"{param}: nothing was refused")
+
+
+def check(client):
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).owned_by == "farpast"
+
+    def ask(text, **fields):
+        settings = {"model": MODEL, "messages": user(text), "max_tokens": 16, "temperature": 0}
+        return client.chat.completions.create(**(settings | fields))
+
+    # Whole, and as a stream of the same words.
+    question = "What is the capital of France?"
+    whole = ask(question)
+    text = whole.choices[0].message.content
+    assert "Paris" in text, text
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    streamed, usage = "", None
+    for chunk in ask(question, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        if chunk.choices:
+            streamed += chunk.choices[0].delta.content or ""
+    assert streamed == text, (streamed, text)
+    assert usage.prompt_tokens == whole.usage.prompt_tokens
+    assert usage.prompt_tokens_details.cached_tokens == (usage.prompt_tokens - 1) // 16 * 16
+
+    # A conversation, parts of text, several answers, a seed, a stop string.
+    more = [*user(question), {"role": "assistant", "content": text}, *user([{"type": "text", "text": "And of Italy?"}])]
+    assert ask("", messages=more).choices[0].finish_reason in ("stop", "length")
+    drawn = {"temperature": 1.0, "seed": 3, "max_tokens": 8}
+    several = [choice.message.content for choice in ask("Name a colour.", n=3, **drawn).choices]
+    assert several == [ask("Name a colour.", **(drawn | {"seed": 3 + i})).choices[0].message.content for i in range(3)]
+    stopped = ask(question, stop=["Paris"]).choices[0]
+    assert stopped.finish_reason == "stop" and stopped.message.content == text[: text.index("Paris")]
+
+    completion = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=6, temperature=0)
+    assert "four" in completion.choices[0].text, completion
+    pieces = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=6, temperature=0, stream=True)
+    assert "".join(piece.choices[0].text for piece in pieces) == completion.choices[0].text
+
+    # Texts of one meaning are nearer than others; the client decodes base64.
+    texts = ["The cat sleeps.", "A cat is asleep.", "Interest rates rose by two percent."]
+    [a, b, c] = [item.embedding for item in client.embeddings.create(model=MODEL, input=texts).data]
+    product = lambda x, y: sum(i * j for i, j in zip(x, y))
+    assert abs(product(a, a) - 1) < 1e-4 and product(a, b) > product(a, c), (product(a, b), product(a, c))
+
+    # A model this small may not call a tool; it may be told of one.
+    answer = ask("What is the weather in Rome?", tools=[WEATHER]).choices[0]
+    for call in answer.message.tool_calls or []:
+        assert call.function.name and call.id
+
+    # Several at once are answered as one by one.
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: ask(question).choices[0].message.content, range(4)))
+    assert answers == [text] * 4, answers
+
+    refused(openai.BadRequestError, "temperature", lambda: ask("x", temperature=5))
+    refused(openai.BadRequestError, "messages", lambda: ask("x", messages=[]))
+    refused(openai.BadRequestError, "messages", lambda: ask("word " * 2000))
+    refused(openai.BadRequestError, "response_format", lambda: ask("x", response_format={"type": "json_object"}))
+    refused(openai.NotFoundError, "model", lambda: ask("x", model="other"))
+    refused(openai.AuthenticationError, None, lambda: client.with_options(api_key="wrong").models.list())
+
+
+def main():
+    process, address = serve(sys.argv[1])
+    try:
+        began = time.monotonic()
+        check(openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=120))
+        print(f"OpenAI's client {openai.__version__}: ok, {time.monotonic() - began:.1f} s")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == 0, "the server ends cleanly"
+    finally:
+        process.kill()
+
+
+main()

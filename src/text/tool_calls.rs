@@ -1,0 +1,328 @@
+//! Calls of tools in a model's text, as the families of models write them, while the text comes.
+//!
+//! Hermes and Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Mistral: `[TOOL_CALLS]` before a list of such objects,
+//! or before a name and its arguments. Llama 3: an object with `parameters`, perhaps behind `<|python_tag|>`. Others: the object, or a
+//! list, and nothing else. What turns out to be no call is text.
+
+/// How a family of models writes calls.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ToolStyle {
+    /// Hermes, Qwen.
+    Hermes,
+    /// Mistral.
+    Mistral,
+    /// Llama 3.
+    Llama3,
+    /// An object of JSON in the place of text.
+    Json,
+}
+
+impl ToolStyle {
+    /// The style that a chat template teaches.
+    pub fn of_template(source: &str) -> Self {
+        let styles = [("<tool_call>", Self::Hermes), ("[TOOL_CALLS]", Self::Mistral), ("<|python_tag|>", Self::Llama3)];
+        let found = styles.into_iter().find(|(mark, _)| source.contains(mark));
+        match found {
+            Some((_, style)) => style,
+            None if source.contains("Environment: ipython") => Self::Llama3,
+            None => Self::Json,
+        }
+    }
+
+    fn marker(self) -> Option<&'static str> {
+        match self {
+            Self::Hermes => Some("<tool_call>"),
+            Self::Mistral => Some("[TOOL_CALLS]"),
+            Self::Llama3 => Some("<|python_tag|>"),
+            Self::Json => None,
+        }
+    }
+
+    /// What stands behind a call.
+    fn end(self) -> &'static str {
+        if self == Self::Hermes { "</tool_call>" } else { "" }
+    }
+
+    /// Whether a text that begins with JSON may be a call.
+    fn is_bare(self) -> bool {
+        matches!(self, Self::Llama3 | Self::Json)
+    }
+}
+
+/// A part of an answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// A call begins.
+    Call {
+        /// The tool.
+        name: String,
+    },
+    /// More of the JSON of its arguments.
+    Arguments(String),
+}
+
+/// Takes an answer apart.
+#[derive(Clone, Debug)]
+pub struct ToolCalls {
+    style: ToolStyle,
+    /// Tools there are.
+    names: Vec<String>,
+    at: At,
+    /// Of the text: what is not passed on yet.
+    held: String,
+    /// Text has come that is no space.
+    begun: bool,
+    calls: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Text,
+    /// In a call, which begins behind so many bytes of what is held. `sent`: bytes of its arguments, once its name is passed on.
+    Call {
+        skip: usize,
+        sent: Option<usize>,
+    },
+    /// Behind one.
+    Between,
+}
+
+/// Bytes of a tool's name that stands before its arguments.
+const NAME: usize = 256;
+
+/// Between a name and its arguments.
+const ARGS: &str = "[ARGS]";
+
+impl ToolCalls {
+    /// For answers of a model that knows these tools.
+    pub fn new(style: ToolStyle, names: Vec<String>) -> Self {
+        Self { style, names, at: At::Text, held: String::new(), begun: false, calls: 0 }
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// More text of the answer, and what is certain now.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        self.held.push_str(text);
+        let mut parts = Vec::new();
+        while match self.at {
+            At::Text => self.text(&mut parts),
+            At::Call { skip, sent } => self.call(skip, sent, &mut parts),
+            At::Between => self.between(),
+        } {}
+        parts
+    }
+
+    /// What is left at the end of the answer.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let held = std::mem::take(&mut self.held);
+        let is_text = match self.at {
+            At::Text => self.calls == 0 || !held.trim().is_empty(),
+            At::Call { sent, .. } => sent.is_none(),
+            At::Between => false,
+        };
+        self.at = At::Text;
+        if is_text && !held.is_empty() { vec![Part::Text(held)] } else { Vec::new() }
+    }
+
+    /// Passes text on up to a call; whether there is more to do.
+    fn text(&mut self, parts: &mut Vec<Part>) -> bool {
+        let marker = self.style.marker();
+        if let Some((at, marker)) = marker.and_then(|marker| Some((self.held.find(marker)?, marker))) {
+            let call = self.held.split_off(at);
+            let text = std::mem::replace(&mut self.held, call);
+            self.pass_on(text.trim_end(), parts);
+            self.at = At::Call { skip: marker.len(), sent: None };
+            return true;
+        }
+        let trimmed = self.held.trim_start();
+        if self.style.is_bare() && !self.begun && trimmed.starts_with(['{', '[']) {
+            self.at = At::Call { skip: self.held.len() - trimmed.len(), sent: None };
+            return true;
+        }
+        let begun = marker.map_or(0, |marker| begins_at_end(&self.held, marker));
+        // Spaces before a call are none of the text.
+        let certain = self.held[..self.held.len() - begun].trim_end().len();
+        let rest = self.held.split_off(certain);
+        let text = std::mem::replace(&mut self.held, rest);
+        self.pass_on(&text, parts);
+        false
+    }
+
+    fn pass_on(&mut self, text: &str, parts: &mut Vec<Part>) {
+        self.begun |= !text.trim().is_empty();
+        if !text.is_empty() {
+            parts.push(Part::Text(text.into()));
+        }
+    }
+
+    fn call(&mut self, skip: usize, sent: Option<usize>, parts: &mut Vec<Part>) -> bool {
+        let call = self.held[skip..].trim_start();
+        let skip = self.held.len() - call.len();
+        let scanned = match call.chars().next() {
+            None => return false,
+            Some('{') => scan(call),
+            // Of a list, the first.
+            Some('[') if sent.is_none() && self.style != ToolStyle::Hermes => {
+                self.at = At::Call { skip: skip + 1, sent };
+                return true;
+            }
+            Some(_) if self.style == ToolStyle::Mistral => scan_named(call),
+            Some(_) => None,
+        };
+        let known = |name: &str| !self.style.is_bare() || self.names.iter().any(|known| known == name);
+        let Some(Scanned { name, arguments, end }) = scanned.filter(|s| s.name.as_deref().is_none_or(known)) else {
+            return self.is_no_call(sent, parts);
+        };
+        let Some(name) = name else {
+            return end.is_some() && self.is_no_call(sent, parts);
+        };
+        if sent.is_none() {
+            parts.push(Part::Call { name });
+            self.calls += 1;
+        }
+        let arguments = if end.is_some() && arguments.is_empty() { "{}".into() } else { arguments };
+        let new = arguments.get(sent.unwrap_or(0)..).unwrap_or_default();
+        if !new.is_empty() {
+            parts.push(Part::Arguments(new.into()));
+        }
+        match end {
+            None => self.at = At::Call { skip, sent: Some(arguments.len()) },
+            Some(end) => {
+                self.held.drain(..skip + end);
+                self.at = At::Between;
+            }
+        }
+        end.is_some()
+    }
+
+    /// What looked like a call is text, unless part of it was passed on as one.
+    fn is_no_call(&mut self, sent: Option<usize>, parts: &mut Vec<Part>) -> bool {
+        let held = std::mem::take(&mut self.held);
+        if sent.is_none() {
+            self.pass_on(&held, parts);
+        }
+        self.begun = true;
+        self.at = At::Text;
+        false
+    }
+
+    fn between(&mut self) -> bool {
+        let rest = self.held.trim_start_matches([' ', '\n', '\r', '\t', ',', ';', ']']);
+        let end = self.style.end();
+        if !end.is_empty() && end.starts_with(rest) && rest.len() < end.len() || rest.is_empty() {
+            return false;
+        }
+        let rest = rest.strip_prefix(end).unwrap_or(rest);
+        self.held = rest.to_string();
+        self.at = if self.held.starts_with('{') { At::Call { skip: 0, sent: None } } else { At::Text };
+        self.begun = true;
+        true
+    }
+}
+
+/// Bytes at the end of `text` that begin `marker`.
+fn begins_at_end(text: &str, marker: &str) -> usize {
+    (1..marker.len()).rev().find(|n| text.ends_with(&marker[..*n])).unwrap_or(0)
+}
+
+/// What is known of a call that may go on.
+struct Scanned {
+    name: Option<String>,
+    /// JSON of the arguments, up to where it has come.
+    arguments: String,
+    /// Bytes of the call, once it is whole.
+    end: Option<usize>,
+}
+
+/// Reads an object of a call, or its beginning; `None` where it is neither.
+fn scan(text: &str) -> Option<Scanned> {
+    let mut scanned = Scanned { name: None, arguments: String::new(), end: None };
+    let mut at = 1;
+    let space = |at: usize| text.len() - text[at..].trim_start().len();
+    loop {
+        at = space(at);
+        match text[at..].chars().next() {
+            None => return Some(scanned),
+            Some('}') => {
+                scanned.end = Some(at + 1);
+                return Some(scanned);
+            }
+            Some(',') => at = space(at + 1),
+            Some('"') => {}
+            Some(_) => return None,
+        }
+        if !text[at..].starts_with('"') {
+            return text[at..].is_empty().then_some(scanned);
+        }
+        let Some(key_end) = value_end(text, at)? else { return Some(scanned) };
+        let key: String = serde_json::from_str(&text[at..key_end]).ok()?;
+        at = space(key_end);
+        match text[at..].chars().next() {
+            None => return Some(scanned),
+            Some(':') => at = space(at + 1),
+            Some(_) => return None,
+        }
+        if text[at..].is_empty() {
+            return Some(scanned);
+        }
+        let end = value_end(text, at)?;
+        let value = &text[at..end.unwrap_or(text.len())];
+        match key.as_str() {
+            "name" if end.is_some() => scanned.name = Some(serde_json::from_str(value).ok()?),
+            "arguments" | "parameters" if !value.starts_with('"') => scanned.arguments = value.into(),
+            // JSON within a string counts when it is whole.
+            "arguments" | "parameters" if end.is_some() => scanned.arguments = serde_json::from_str(value).ok()?,
+            _ => {}
+        }
+        let Some(end) = end else { return Some(scanned) };
+        at = end;
+    }
+}
+
+/// Reads a name and the object of its arguments.
+fn scan_named(text: &str) -> Option<Scanned> {
+    let Some(at) = text.find('{') else {
+        let unknown = Scanned { name: None, arguments: String::new(), end: None };
+        return (text.len() <= NAME).then_some(unknown);
+    };
+    let name = text[..at].trim_end();
+    let name = name.strip_suffix(ARGS).unwrap_or(name).trim();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.is_empty() || name.len() > NAME || !name.chars().all(is_name) {
+        return None;
+    }
+    let end = value_end(text, at)?;
+    Some(Scanned { name: Some(name.into()), arguments: text[at..end.unwrap_or(text.len())].into(), end })
+}
+
+/// Where the JSON value that begins at `at` ends, once it is whole; `None` where there is none.
+fn value_end(text: &str, at: usize) -> Option<Option<usize>> {
+    let bytes = &text.as_bytes()[at..];
+    let first = *bytes.first()?;
+    if !matches!(first, b'"' | b'{' | b'[') {
+        let is_scalar = first.is_ascii_alphanumeric() || first == b'-';
+        let end = bytes.iter().position(|b| matches!(b, b',' | b'}' | b']') || b.is_ascii_whitespace());
+        return is_scalar.then_some(end.map(|end| at + end));
+    }
+    let (mut depth, mut in_string, mut escaped) = (0, false, false);
+    for (i, b) in bytes.iter().enumerate() {
+        match b {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => depth += 1,
+            b'}' | b']' if !in_string => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 && !in_string {
+            return Some(Some(at + i + 1));
+        }
+    }
+    Some(None)
+}
