@@ -228,10 +228,8 @@ impl Aoc {
     /// Whether faults are looked for with this case.
     pub fn is_small(&self) -> bool {
         match self {
-            Aoc::Points { rows, .. } | Aoc::Rank { rows, .. } | Aoc::Split { rows, .. } | Aoc::Gather { rows, .. } => {
-                *rows < 200
-            }
-            Aoc::Gate { .. } | Aoc::Nodes { .. } => true,
+            Aoc::Points { rows, .. } | Aoc::Split { rows, .. } | Aoc::Gather { rows, .. } => *rows < 200,
+            Aoc::Gate { .. } | Aoc::Nodes { .. } | Aoc::Rank { .. } => true,
             Aoc::Lookup { dims, .. } => dims.head_dim < 60,
         }
     }

@@ -102,15 +102,22 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
     let wanted = capacity(&config, options, caps);
     check(&wanted, &config)?;
     let cover = options.aoc.then(|| cover(&config, &wanted, tile(caps))).transpose()?;
+    // Anchors take a page for every four.
+    let unit = if options.aoc { 4 } else { 1 };
     let declared = |n: usize| {
-        let pages = if options.pages == 0 { n * options.sequences } else { options.pages };
+        let pages = if options.pages == 0 {
+            options.sequences * pages_of(n, cover.map(|cover| cover.rows))
+        } else {
+            options.pages
+        };
         Ok(declare(weights, &config, cover, Capacity { context: n * PAGE, pages, ..wanted }, tile(caps))?.0)
     };
-    let [one, two, run] = [declared(1)?, declared(2)?, declared(1 + AttentionDims::RUN)?];
+    let [one, two, run] = [declared(unit)?, declared(2 * unit)?, declared(unit + AttentionDims::RUN)?];
     let sizes = one.tensors().iter().zip(two.tensors()).zip(run.tensors()).map(|((one, two), run)| {
         let [bytes, two, run] = [one, two, run].map(|t| t.bytes() as u128);
-        let page = two - bytes;
-        (one.name.as_str(), Size { bytes, page, run: run - bytes - AttentionDims::RUN as u128 * page })
+        let page = (two - bytes) / unit as u128;
+        let run = (run - bytes).saturating_sub(AttentionDims::RUN as u128 * page);
+        (one.name.as_str(), Size { bytes: bytes.saturating_sub((unit as u128 - 1) * page), page, run })
     });
     let of_memory = match (options.memory, caps) {
         (None, Some(caps)) if caps.kind != Kind::Software => None,
@@ -132,6 +139,14 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
         available: limit.available as u64,
         fitting: fitting.map(|pages| pages * PAGE),
     })
+}
+
+/// Pages that a sequence of `n` pages of positions takes, at most: with anchors and a tree under way, of as many rows as the largest.
+fn pages_of(n: usize, largest: Option<usize>) -> usize {
+    let with_anchors = |n: usize| n.saturating_add(n.div_ceil(4));
+    let building =
+        |rows: usize| with_anchors(n).saturating_add(with_anchors(rows / PAGE) + Cover::QUERIES / (2 * PAGE));
+    largest.map_or(n, building)
 }
 
 /// Bytes for a context of one page, for each further one, and for each further run of them.
@@ -184,7 +199,8 @@ fn capacity(config: &Config, options: &EngineOptions, caps: Option<&Caps>) -> Ca
         sequences: options.sequences,
         context,
         pages: if options.pages == 0 {
-            options.sequences.saturating_mul(context.div_ceil(PAGE))
+            let rows = aoc::largest(context);
+            options.sequences.saturating_mul(pages_of(context.div_ceil(PAGE), options.aoc.then_some(rows)))
         } else {
             options.pages
         },
