@@ -302,6 +302,8 @@ fn what_is_wrong_or_unsupported_is_refused_and_named() {
         ("tools", json!({}), "tools"),
         ("tools", json!([{ "type": "web_search" }]), "tools[0].type"),
         ("tools", function(json!(7)), "tools[0].function.name"),
+        // The template of the toy says nothing of tools.
+        ("tools", function(json!("f")), "tools"),
         ("tool_choice", json!("required"), "tool_choice"),
         ("parallel_tool_calls", json!(false), "parallel_tool_calls"),
         ("response_format", json!({ "type": "json_object" }), "response_format"),

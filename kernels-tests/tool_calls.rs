@@ -67,7 +67,10 @@ fn calls_of_llama_and_of_plain_json() {
     let call = r#"{"name": "weather", "parameters": {"city": "Rome"}}"#;
     check(Llama3, call, "", &[("weather", "{\"city\": \"Rome\"}")]);
     check(Llama3, &format!("<|python_tag|>{call}; {call}"), "", &[("weather", "{\"city\": \"Rome\"}"); 2]);
-    check(Json, &format!("\n {call}"), "", &[("weather", "{\"city\": \"Rome\"}")]);
+    // Some that were taught markers leave them out.
+    for style in [Json, Llama3, ToolStyle::Hermes, ToolStyle::Mistral] {
+        check(style, &format!("\n {call}"), "", &[("weather", "{\"city\": \"Rome\"}")]);
+    }
     let list = r#"[{"name": "time", "arguments": {}}, {"name": "weather", "arguments": {"x": null}}]"#;
     check(Json, list, "", &[("time", "{}"), ("weather", "{\"x\": null}")]);
 }
@@ -83,6 +86,7 @@ fn what_is_no_call_is_text() {
         (Hermes, "ends in <tool_cal"),
         (Mistral, "[TOOL_CALLS] what is this?{"),
         (Llama3, "{\"name\": \"unknown\", \"parameters\": {}}"),
+        (Hermes, "{\"name\": \"unknown\", \"arguments\": {}}"),
         (Json, "{\"answer\": 42}"),
         (Json, "{not JSON at all"),
         (Json, "[1, 2, 3]"),

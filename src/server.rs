@@ -220,7 +220,10 @@ async fn chat(State(service): Shared, request: Request) -> Response {
         };
         let names: Vec<String> =
             tools.iter().filter_map(|tool| tool["function"]["name"].as_str().map(Into::into)).collect();
-        let style = (!tools.is_empty()).then(|| template.tool_style());
+        let style = if tools.is_empty() { None } else { template.tool_style() };
+        if style.is_none() && !tools.is_empty() {
+            return Err(Refusal::unsupported("tools", "a tool, of which the model's chat template says nothing,"));
+        }
         let rendering = service.clone();
         let rendered = tokio::task::spawn_blocking(move || {
             let chat = Chat {

@@ -198,12 +198,11 @@ impl ChatTemplate {
         ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
-    /// How the template has the model call tools.
-    pub fn tool_style(&self) -> ToolStyle {
+    /// How the template has the model call tools; `None` where it does not tell the model of any.
+    pub fn tool_style(&self) -> Option<ToolStyle> {
         let name = if self.environment.get_template(TOOL_USE).is_ok() { TOOL_USE } else { NAME };
-        self.environment
-            .get_template(name)
-            .map_or(ToolStyle::Json, |template| ToolStyle::of_template(template.source()))
+        let template = self.environment.get_template(name).ok()?;
+        template.source().contains("tools").then(|| ToolStyle::of_template(template.source()))
     }
 
     /// The chat as text. To encode a chat use [`encode`](Self::encode): in the text alone, what a user typed and what

@@ -1,8 +1,9 @@
 //! Calls of tools in a model's text, as the families of models write them, while the text comes.
 //!
 //! Hermes and Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Mistral: `[TOOL_CALLS]` before a list of such objects,
-//! or before a name and its arguments. Llama 3: an object with `parameters`, perhaps behind `<|python_tag|>`. Others: the object, or a
-//! list, and nothing else. What turns out to be no call is text.
+//! or before a name and its arguments. Llama 3: an object with `parameters`, perhaps behind `<|python_tag|>`. Others, and many that
+//! were taught better: the object, or a list, in the place of text; then the tool must be one there is. What turns out to be no call
+//! is text.
 
 /// How a family of models writes calls.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,11 +43,6 @@ impl ToolStyle {
     fn end(self) -> &'static str {
         if self == Self::Hermes { "</tool_call>" } else { "" }
     }
-
-    /// Whether a text that begins with JSON may be a call.
-    fn is_bare(self) -> bool {
-        matches!(self, Self::Llama3 | Self::Json)
-    }
 }
 
 /// A part of an answer.
@@ -80,9 +76,11 @@ pub struct ToolCalls {
 #[derive(Clone, Copy, Debug)]
 enum At {
     Text,
-    /// In a call, which begins behind so many bytes of what is held. `sent`: bytes of its arguments, once its name is passed on.
+    /// In a call, which begins behind so many bytes of what is held, behind a marker or without one. `sent`: bytes of its
+    /// arguments, once its name is passed on.
     Call {
         skip: usize,
+        marked: bool,
         sent: Option<usize>,
     },
     /// Behind one.
@@ -112,7 +110,7 @@ impl ToolCalls {
         let mut parts = Vec::new();
         while match self.at {
             At::Text => self.text(&mut parts),
-            At::Call { skip, sent } => self.call(skip, sent, &mut parts),
+            At::Call { skip, marked, sent } => self.call(skip, marked, sent, &mut parts),
             At::Between => self.between(),
         } {}
         parts
@@ -137,12 +135,12 @@ impl ToolCalls {
             let call = self.held.split_off(at);
             let text = std::mem::replace(&mut self.held, call);
             self.pass_on(text.trim_end(), parts);
-            self.at = At::Call { skip: marker.len(), sent: None };
+            self.at = At::Call { skip: marker.len(), marked: true, sent: None };
             return true;
         }
         let trimmed = self.held.trim_start();
-        if self.style.is_bare() && !self.begun && trimmed.starts_with(['{', '[']) {
-            self.at = At::Call { skip: self.held.len() - trimmed.len(), sent: None };
+        if !self.begun && trimmed.starts_with(['{', '[']) {
+            self.at = At::Call { skip: self.held.len() - trimmed.len(), marked: false, sent: None };
             return true;
         }
         let begun = marker.map_or(0, |marker| begins_at_end(&self.held, marker));
@@ -161,21 +159,21 @@ impl ToolCalls {
         }
     }
 
-    fn call(&mut self, skip: usize, sent: Option<usize>, parts: &mut Vec<Part>) -> bool {
+    fn call(&mut self, skip: usize, marked: bool, sent: Option<usize>, parts: &mut Vec<Part>) -> bool {
         let call = self.held[skip..].trim_start();
         let skip = self.held.len() - call.len();
         let scanned = match call.chars().next() {
             None => return false,
             Some('{') => scan(call),
             // Of a list, the first.
-            Some('[') if sent.is_none() && self.style != ToolStyle::Hermes => {
-                self.at = At::Call { skip: skip + 1, sent };
+            Some('[') if sent.is_none() => {
+                self.at = At::Call { skip: skip + 1, marked, sent };
                 return true;
             }
-            Some(_) if self.style == ToolStyle::Mistral => scan_named(call),
+            Some(_) if marked && self.style == ToolStyle::Mistral => scan_named(call),
             Some(_) => None,
         };
-        let known = |name: &str| !self.style.is_bare() || self.names.iter().any(|known| known == name);
+        let known = |name: &str| marked || self.names.iter().any(|known| known == name);
         let Some(Scanned { name, arguments, end }) = scanned.filter(|s| s.name.as_deref().is_none_or(known)) else {
             return self.is_no_call(sent, parts);
         };
@@ -192,7 +190,7 @@ impl ToolCalls {
             parts.push(Part::Arguments(new.into()));
         }
         match end {
-            None => self.at = At::Call { skip, sent: Some(arguments.len()) },
+            None => self.at = At::Call { skip, marked, sent: Some(arguments.len()) },
             Some(end) => {
                 self.held.drain(..skip + end);
                 self.at = At::Between;
@@ -220,7 +218,7 @@ impl ToolCalls {
         }
         let rest = rest.strip_prefix(end).unwrap_or(rest);
         self.held = rest.to_string();
-        self.at = if self.held.starts_with('{') { At::Call { skip: 0, sent: None } } else { At::Text };
+        self.at = if self.held.starts_with('{') { At::Call { skip: 0, marked: false, sent: None } } else { At::Text };
         self.begun = true;
         true
     }
