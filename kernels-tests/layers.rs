@@ -21,9 +21,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("models", &["kernels", "weights", "format"]),
     ("engine", &["models", "gpu", "attention", "session"]),
     ("bench", &["engine"]),
+    ("eval", &["engine"]),
     ("fetch", &["error"]),
     ("chat", &["engine", "text"]),
-    ("cli", &["bench", "chat", "fetch"]),
+    ("cli", &["bench", "chat", "eval", "fetch"]),
     ("agent", &["chat", "engine", "text"]),
     ("server", &["agent"]),
 ];

@@ -1,5 +1,9 @@
 //! What a step attends to: the list of pages is the whole difference between the policies.
 
+mod gate;
+
+pub use gate::choose;
+
 use crate::kv::{PAGE, PageTable};
 
 /// Which of a sequence's pages its queries read.

@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod completions;
 mod devices;
+mod eval;
 mod generate;
 mod input;
 mod inspect;
@@ -42,6 +43,7 @@ enum Command {
     Tokenize(tokenize::Options),
     Perplexity(perplexity::Options),
     Bench(bench::Options),
+    Eval(eval::Options),
     Devices(devices::Options),
     Completions(completions::Options),
 }
@@ -59,6 +61,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Tokenize(options) => tokenize::run(&options),
         Command::Perplexity(options) => perplexity::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Eval(options) => eval::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
     };
@@ -82,6 +85,7 @@ impl Command {
             Command::Inspect(options) => options.engine.list_devices,
             Command::Perplexity(options) => options.engine.list_devices,
             Command::Bench(options) => options.engine.list_devices,
+            Command::Eval(options) => options.engine.list_devices,
             Command::Pull(_) | Command::Tokenize(_) | Command::Devices(_) | Command::Completions(_) => false,
         }
     }

@@ -5,6 +5,7 @@ mod decode;
 mod diverge;
 mod profile;
 mod recorded;
+mod replay;
 mod testing;
 mod tune;
 
@@ -12,6 +13,7 @@ pub use available::{available_memory, left_in_groups};
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
+pub use replay::{Attended, Replay};
 pub(crate) use tune::scattered;
 pub use tune::{candidates, share_of_time};
 
