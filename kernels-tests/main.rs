@@ -21,6 +21,7 @@ mod cli;
 mod cost;
 mod diverge;
 mod embed;
+mod eval;
 mod fetch;
 mod fit;
 mod folder;

@@ -10,9 +10,11 @@
 mod aoc;
 mod attend;
 mod dense;
+mod forest;
 mod kmeans;
 mod matching;
 mod maths;
+pub mod needles;
 mod quest;
 mod report;
 mod snapkv;
@@ -21,7 +23,8 @@ mod window;
 
 pub use aoc::Aoc;
 pub use attend::{Answers, Far, Query, Reads};
-pub use dense::{Dense, Past, Protocol, SINKS};
+pub use dense::{Dense, Past, Protocol, SINKS, Sequel};
+pub use forest::{Beam, Forest, Tree};
 pub use kmeans::Kmeans;
 pub use matching::Matching;
 pub use quest::Quest;

@@ -12,11 +12,13 @@ use serde_json::json;
 use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::{bar, note, print};
+use crate::attention::Attention;
 use crate::chat::tokenizer;
-use crate::engine::Replay;
+use crate::engine::{Engine, Replay};
 use crate::error::{Error, Result};
-use crate::eval::{self, Dense, Protocol, Report};
-use crate::text::Special;
+use crate::eval::needles::{self, Needle};
+use crate::eval::{self, Dense, Method, Protocol, Report, SINKS};
+use crate::text::{Special, Tokenizer};
 
 /// Compare ways to approximate attention to the far past, over a text
 #[derive(Args)]
@@ -43,6 +45,9 @@ pub struct Options {
     budgets: Vec<usize>,
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// Plant eight facts in the far past and ask for each of them, instead of comparing logits
+    #[arg(long, conflicts_with_all = ["tokens", "json", "md", "svg"])]
+    needles: bool,
     /// Write all numbers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -66,10 +71,14 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let weights = options.model.open()?;
     let tokenizer = tokenizer(&weights)?;
     let ids = tokenizer.with_bos(tokenizer.encode(&text, Special::AsText)?);
-    let mut engine = options.engine.load(&weights, protocol.length())?;
+    // Questions and answers are short.
+    let mut engine = options.engine.load(&weights, protocol.length() + 64)?;
     describe(&weights, &engine, tokenizer.warnings());
     let name = weights.metadata().string("general.name").unwrap_or(&engine.config().architecture).to_string();
     drop(weights);
+    if options.needles {
+        return find_needles(options, &methods, &mut engine, &tokenizer, &text);
+    }
 
     let device = engine.device();
     let progress = bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
@@ -124,6 +133,65 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     if let Some(file) = &options.svg {
         write(file, eval::svg(&title, &reports))?;
+    }
+    print(&table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Facts that no text foretells.
+const FACTS: [(&str, &str); 8] = [
+    ("Paris", "7318"),
+    ("Tokyo", "2946"),
+    ("Cairo", "8051"),
+    ("Lima", "4672"),
+    ("Oslo", "1387"),
+    ("Delhi", "9520"),
+    ("Rome", "6243"),
+    ("Quito", "3809"),
+];
+
+/// What each method finds, and a session of each policy of attention.
+fn find_needles(
+    options: &Options,
+    methods: &[Box<dyn Method>],
+    engine: &mut Engine,
+    tokenizer: &Tokenizer,
+    text: &str,
+) -> Result<ExitCode> {
+    let encode = |text: &str| tokenizer.encode(text, Special::AsText);
+    let needle = |(city, code): &(&str, &str)| {
+        let question = encode(&format!("\nThe secret code of {city} is"))?;
+        let whole = encode(&format!("\nThe secret code of {city} is {code}"))?;
+        let fact = encode(&format!("The secret code of {city} is {code}.\n"))?;
+        Ok(Needle { answer: whole[question.len()..].to_vec(), question, fact })
+    };
+    let needles = FACTS.iter().map(needle).collect::<Result<Vec<_>>>()?;
+    let mut lines = text.split_inclusive('\n').map(encode).collect::<Result<Vec<_>>>()?;
+    lines.insert(0, tokenizer.with_bos(Vec::new()));
+    let protocol = Protocol { far: options.far, local: options.local, tokens: 1 };
+    let haystack = needles::haystack(&lines, &needles, options.far, protocol.length())?;
+
+    let mut table = String::from("| attention | budget | needles found |\n|---|---|---|\n");
+    let mut add = |name: &str, budget: &str, found: Vec<bool>| {
+        let found = found.into_iter().filter(|found| *found).count();
+        let line = format!("| {name} | {budget} | {found} of {} |\n", FACTS.len());
+        note(line.trim_end());
+        table += &line;
+    };
+    let asked = &haystack[..SINKS + options.far + options.local];
+    for (name, attention) in [("dense", Attention::Dense)] {
+        add(name, "", needles::found(engine, attention, asked, &needles)?);
+    }
+    let mut go_on = |_, _| if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let _stoppable = Stoppable::new();
+    let mut replay = Replay::new(engine)?;
+    let dense = Dense::record(&mut replay, &haystack, protocol, &mut go_on)?;
+    for method in methods {
+        for &budget in &options.budgets {
+            let covers = method.covers(&dense, budget)?;
+            let found = needles::found_by(&mut replay, &dense, &covers, &needles)?;
+            add(method.name(), &budget.to_string(), found);
+        }
     }
     print(&table)?;
     Ok(ExitCode::SUCCESS)

@@ -225,47 +225,61 @@ impl Dense {
 
     /// Runs the held-out tokens again, and compares.
     pub fn compare(&self, replay: &mut Replay, covers: &Covers, progress: Progress) -> Result<Outcome> {
-        let (start, end) = (self.protocol.start(), self.protocol.start() + self.protocol.tokens);
-        let Self { dims, tokens, session, layers, logits, .. } = self;
-        let batch = replay.engine().capacity().tokens;
-        let mut session = session.fork();
-        let mut near: Vec<[Vec<f32>; 2]> = layers
-            .iter()
-            .flat_map(|layer| &layer.heads)
-            .map(|head| [head.near_keys.clone(), head.near_values.clone()])
-            .collect();
-        let firsts: Vec<_> = layers
-            .iter()
-            .scan(0, |first, layer| Some(std::mem::replace(first, *first + layer.heads.len())))
-            .collect();
+        let start = self.protocol.start();
+        let tokens = &self.tokens[start..start + self.protocol.tokens];
         let mut outcome = Outcome::new(covers.iter().map(|far| far.kept()).sum());
-        for part in tokens[start..end].chunks(batch) {
-            session.push(part);
-            let attend = |attended: &Attended| {
-                let layer = &layers[attended.layer];
-                if layer.heads.is_empty() {
-                    return Ok(None);
-                }
-                let heads = firsts[attended.layer]..firsts[attended.layer] + layer.heads.len();
-                let (o, reads) = answer(attended, *dims, layer.scores, &mut near[heads.clone()], &covers[heads]);
-                outcome.add_reads(reads, dims.head_dim);
-                Ok(Some(o))
-            };
-            let mut rows = Vec::new();
-            replay.run(&mut session, start, attend, |position, row| rows.push((position, row.to_vec())))?;
-            for (position, row) in rows {
-                outcome.add(&logits[position - start], &row, tokens[position + 1]);
-            }
-            go_on(progress(session.tokens().len() - start, end - start))?;
+        let mut sequel = Sequel::new(self, covers);
+        let batch = replay.engine().capacity().tokens;
+        for (i, part) in tokens.chunks(batch).enumerate() {
+            sequel.run(replay, part, |position, row| {
+                outcome.add(&self.logits[position - start], row, self.tokens[position + 1]);
+            })?;
+            go_on(progress(i * batch + part.len(), tokens.len()))?;
         }
-        outcome.finish(part_of(self.protocol, self.pasts().count()));
+        outcome.finish(sequel.reads, self.dims.head_dim, tokens.len() * covers.len());
         Ok(outcome)
     }
 }
 
-/// Queries that read, of all heads.
-fn part_of(protocol: Protocol, heads: usize) -> usize {
-    protocol.tokens * heads
+/// A sequence that goes on behind the local positions of a dense run, whose far past its covers answer for.
+pub struct Sequel<'a> {
+    dense: &'a Dense,
+    covers: &'a Covers<'a>,
+    session: Session,
+    /// Keys and values of sinks and of positions behind the far past, of each head.
+    near: Vec<[Vec<f32>; 2]>,
+    /// Of each layer, its first head.
+    firsts: Vec<usize>,
+    reads: Reads,
+}
+
+impl<'a> Sequel<'a> {
+    /// Without a token of its own.
+    pub fn new(dense: &'a Dense, covers: &'a Covers<'a>) -> Self {
+        let heads = dense.layers.iter().flat_map(|layer| &layer.heads);
+        let near = heads.map(|head| [head.near_keys.clone(), head.near_values.clone()]).collect();
+        let count = |first: &mut usize, layer: &Layer| Some(std::mem::replace(first, *first + layer.heads.len()));
+        let firsts = dense.layers.iter().scan(0, count).collect();
+        Self { dense, covers, session: dense.session.fork(), near, firsts, reads: Reads::default() }
+    }
+
+    /// Computes further tokens; calls `row` with the position and the logits of each.
+    pub fn run(&mut self, replay: &mut Replay, tokens: &[u32], row: impl FnMut(usize, &[f32])) -> Result<()> {
+        let Self { dense, covers, session, near, firsts, reads } = self;
+        session.push(tokens);
+        let attend = |attended: &Attended| {
+            let layer = &dense.layers[attended.layer];
+            if layer.heads.is_empty() {
+                return Ok(None);
+            }
+            let heads = firsts[attended.layer]..firsts[attended.layer] + layer.heads.len();
+            let near = &mut near[heads.clone()];
+            let (o, read) = answer(attended, dense.dims, layer.scores, near, &covers[heads]);
+            *reads += read;
+            Ok(Some(o))
+        };
+        replay.run(session, 0, attend, row)
+    }
 }
 
 fn go_on(flow: ControlFlow<()>) -> Result<()> {

@@ -15,11 +15,11 @@ pub struct Outcome {
     pub nll: Vec<f64>,
     /// Tokens for which the same one is most likely next.
     pub agreed: usize,
-    /// Of all queries; then of one query head, on average.
+    /// Anchors that a query head reads for a token, on average.
     pub anchors: f64,
-    /// Of all queries; then of one query head, on average.
+    /// Rows of the far past that it reads.
     pub rows: f64,
-    /// Of all tokens; then of one, of all layers and heads.
+    /// Bytes of the far past that a token reads, in all layers and heads.
     pub bytes_read: f64,
     /// Of the far past, of all layers and heads.
     pub bytes_kept: usize,
@@ -28,12 +28,6 @@ pub struct Outcome {
 impl Outcome {
     pub(super) fn new(bytes_kept: usize) -> Self {
         Self { bytes_kept, ..Self::default() }
-    }
-
-    pub(super) fn add_reads(&mut self, reads: Reads, d: usize) {
-        self.anchors += reads.anchors as f64;
-        self.rows += reads.rows as f64;
-        self.bytes_read += reads.bytes(d) as f64;
     }
 
     /// One token: its logits, and which came next.
@@ -45,10 +39,11 @@ impl Outcome {
         self.agreed += usize::from(best(&p) == best(&q));
     }
 
-    pub(super) fn finish(&mut self, queries: usize) {
-        self.anchors /= queries as f64;
-        self.rows /= queries as f64;
-        self.bytes_read /= self.kl.len() as f64;
+    /// What `queries` read, of all tokens and of heads of `d` dims.
+    pub(super) fn finish(&mut self, reads: Reads, d: usize, queries: usize) {
+        self.anchors = reads.anchors as f64 / queries as f64;
+        self.rows = reads.rows as f64 / queries as f64;
+        self.bytes_read = reads.bytes(d) as f64 / self.kl.len() as f64;
     }
 
     /// Mean KL.
