@@ -100,7 +100,8 @@ fn kl_and_agreement_are_those_of_the_distributions() {
 
 #[test]
 fn reports_have_every_number() {
-    let mut outcome = Outcome { anchors: 3.0, rows: 4.0, bytes_read: 2048.0, bytes_kept: 1 << 20, ..Outcome::default() };
+    let mut outcome =
+        Outcome { anchors: 3.0, rows: 4.0, bytes_read: 2048.0, bytes_kept: 1 << 20, ..Outcome::default() };
     outcome.add(&[1.0, 2.0], &[1.0, 2.5], 0);
     let report = |method, budget| Report { method, budget, outcome: outcome.clone(), seconds: [1.0, 2.0] };
     let reports = [report("aoc", 128), report("aoc", 256), report("quest", 256)];
@@ -152,7 +153,9 @@ fn texts_and_sizes_that_cannot_be_are_refused() {
 fn lookup_of_a_forest_is_that_of_the_kernel() {
     let mut looked_up = 0;
     for case in cases::of("aoc_lookup") {
-        let Case::Aoc(cases::aoc::Aoc::Lookup { dims, trees, size, widths, cap, gap, .. }) = case else { unreachable!() };
+        let Case::Aoc(cases::aoc::Aoc::Lookup { dims, trees, size, widths, cap, gap, .. }) = case else {
+            unreachable!()
+        };
         // What leads alone, and a past that is not there, are the kernel's own.
         if gap < 1e6 || trees.is_empty() {
             continue;
@@ -168,9 +171,9 @@ fn lookup_of_a_forest_is_that_of_the_kernel() {
         let (d, group) = (dims.head_dim, dims.heads / dims.kv_heads);
         let [far, lists, near, q, o] = ["far", "lists", "near", "q", "o"].map(value);
         let kv = ["k_pages", "v_pages"].map(value);
-        for g in 0..dims.kv_heads {
+        for (g, width) in widths.iter().enumerate() {
             let forest = forest(trees, far.u32(), lists.u32(), &kv, g, dims.kv_heads, d);
-            let cover = forest.cover(Beam { width: widths[g] as usize, size });
+            let cover = forest.cover(Beam { width: *width as usize, size });
             for t in 0..2 {
                 let heads = t * dims.heads + g * group..t * dims.heads + (g + 1) * group;
                 let scale = 1.0 / (d as f32).sqrt();
@@ -189,7 +192,8 @@ fn lookup_of_a_forest_is_that_of_the_kernel() {
                     let scores = || answers.scores.iter().skip(r).step_by(group).map(|s| f64::from(*s));
                     let sum = l + scores().map(|s| (s - m).exp()).sum::<f64>();
                     for i in 0..d {
-                        let far: f64 = scores().zip(&answers.values).map(|(s, v)| (s - m).exp() * f64::from(v[i])).sum();
+                        let far: f64 =
+                            scores().zip(&answers.values).map(|(s, v)| (s - m).exp() * f64::from(v[i])).sum();
                         let found = (l * f64::from(o.f32()[h * d + i]) + far) / sum;
                         let expected = f64::from(host[o_at].f32()[h * d + i]);
                         assert!((found - expected).abs() < 1e-4, "{}: {found} for {expected}", setup.name);

@@ -179,9 +179,7 @@ fn find_needles(
         table += &line;
     };
     let asked = &haystack[..SINKS + options.far + options.local];
-    for (name, attention) in [("dense", Attention::Dense)] {
-        add(name, "", needles::found(engine, attention, asked, &needles)?);
-    }
+    add("dense", "", needles::found(engine, Attention::Dense, asked, &needles)?);
     let mut go_on = |_, _| if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     let _stoppable = Stoppable::new();
     let mut replay = Replay::new(engine)?;

@@ -188,13 +188,7 @@ impl Engine {
         let a = self.config.attention;
         let q = self.read(layer.q, 0, n * a.heads * a.head_dim)?;
         let [k, v] = layer.kv.map(|t| self.kept(table, t, first, first + n));
-        Ok(Attended {
-            layer: layer.index,
-            first,
-            q: q.into_iter().map(f32::from_bits).collect(),
-            k: k?,
-            v: v?,
-        })
+        Ok(Attended { layer: layer.index, first, q: q.into_iter().map(f32::from_bits).collect(), k: k?, v: v? })
     }
 
     /// Rows of positions `first..end` in the pages `t`: `[n, G, D]`.
@@ -214,9 +208,7 @@ impl Engine {
                     _ => bytemuck::pod_collect_to_vec(&bytes),
                 }
             }
-            Device::Cpu { host } => {
-                (base * page..(*most as usize + 1) * page).map(|i| host[t.0].kv(i)).collect()
-            }
+            Device::Cpu { host } => (base * page..(*most as usize + 1) * page).map(|i| host[t.0].kv(i)).collect(),
         };
         let mut rows = Vec::with_capacity((end - first) * heads * d);
         for position in first..end {

@@ -11,7 +11,7 @@ use crate::attention::choose;
 use crate::error::Result;
 use crate::kernels::Cover;
 
-/// See the module. Covers are made once, for any budget.
+/// See the module. Trees are built once, of the first dense run, and serve any budget.
 #[derive(Default)]
 pub struct Aoc {
     made: OnceLock<Vec<Forest>>,
@@ -43,8 +43,8 @@ impl Method for Aoc {
     }
 }
 
-/// Mean square errors of a head's answers, near past and far past together, with each of [`WIDTHS`], as shares of the mean square of what is
-/// right.
+/// Errors of a head's answers, near past and far past together, with each of [`WIDTHS`]: the square of each over that of what is right,
+/// on average over the queries.
 fn errors(past: &Past, forest: &Forest, size: usize) -> Vec<f64> {
     let [_, measured] = kept(past);
     let answer = |(local, r): (usize, usize), width: usize| {
@@ -55,13 +55,13 @@ fn errors(past: &Past, forest: &Forest, size: usize) -> Vec<f64> {
     };
     let right: Vec<_> = measured.iter().map(|query| answer(*query, 0)).collect();
     let square = |x: &[f32]| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
-    let all: f64 = right.iter().map(|o| square(o)).sum();
     let error = |width: &usize| {
-        let squares = measured.iter().zip(&right).map(|(query, right)| {
+        let errors = measured.iter().zip(&right).map(|(query, right)| {
             let found = answer(*query, *width);
-            square(&found.iter().zip(right).map(|(a, b)| a - b).collect::<Vec<_>>())
+            let error: Vec<_> = found.iter().zip(right).map(|(a, b)| a - b).collect();
+            square(&error) / square(right).max(f64::MIN_POSITIVE)
         });
-        squares.sum::<f64>() / all.max(f64::MIN_POSITIVE)
+        errors.sum::<f64>() / measured.len() as f64
     };
     WIDTHS.iter().map(error).collect()
 }

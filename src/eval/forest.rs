@@ -68,7 +68,11 @@ impl Far for Looked<'_> {
     fn answer<'a>(&'a self, query: &Query, answers: &mut Answers<'a>) -> Reads {
         let Self { forest, beam } = self;
         match beam.width {
-            0 => forest.read(query, forest.trees.iter().flat_map(|tree| (0..tree.rows).map(move |row| (tree, row))), answers),
+            0 => forest.read(
+                query,
+                forest.trees.iter().flat_map(|tree| (0..tree.rows).map(move |row| (tree, row))),
+                answers,
+            ),
             _ => forest.descend(query, *beam, answers),
         }
     }
@@ -146,7 +150,8 @@ impl Forest {
                 return reads;
             }
             size /= 2;
-            candidates = expanded.into_iter().flat_map(|(tree, node)| [(tree, 2 * node), (tree, 2 * node + 1)]).collect();
+            candidates =
+                expanded.into_iter().flat_map(|(tree, node)| [(tree, 2 * node), (tree, 2 * node + 1)]).collect();
             candidates.extend(self.trees.iter().filter(|tree| tree.rows == size).map(|tree| (tree, 1)));
         }
     }
@@ -271,7 +276,8 @@ impl Nursery {
         let split = self.record(|r| r.aoc_split(dims.kv_heads, cover, tensors));
         let gather = self.record(|r| r.aoc_gather(dims, cover, tensors, kv));
         let nodes = self.record(|r| r.aoc_nodes(dims, tensors, kv));
-        let halves = |n: usize, least: usize| std::iter::successors(Some(n), |n| Some(n / 2)).take_while(move |n| *n >= least);
+        let halves =
+            |n: usize, least: usize| std::iter::successors(Some(n), |n| Some(n / 2)).take_while(move |n| *n >= least);
         let steps = [(&points, step(0))]
             .into_iter()
             .chain(halves(self.rows, 2 * Cover::LEAF).map(|segment| (&split, step(segment))))

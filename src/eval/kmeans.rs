@@ -48,7 +48,8 @@ struct Cells<'a> {
 impl Far for Cells<'_> {
     fn answer<'a>(&'a self, query: &Query, answers: &mut Answers<'a>) -> Reads {
         let group = query.near.len();
-        let score = |cell: &Cell| query.scores(&cell.key).map(|s| s + (cell.rows.len() as f32).ln()).collect::<Vec<_>>();
+        let score =
+            |cell: &Cell| query.scores(&cell.key).map(|s| s + (cell.rows.len() as f32).ln()).collect::<Vec<_>>();
         let scores: Vec<f32> = self.cells.iter().flat_map(score).collect();
         let mut attention = vec![0.0; self.cells.len()];
         for (r, near) in query.near.iter().enumerate() {

@@ -136,7 +136,8 @@ fn solve(mut a: Vec<f64>, n: usize, y: &[f32], d: usize) -> Vec<f32> {
     for i in 0..n {
         for j in 0..=i {
             let (before, row) = a.split_at_mut(i * n);
-            let sum = if j == i { product(&row[..j], &row[..j]) } else { product(&row[..j], &before[j * n..j * n + j]) };
+            let sum =
+                if j == i { product(&row[..j], &row[..j]) } else { product(&row[..j], &before[j * n..j * n + j]) };
             row[j] = if j == i { (row[i] - sum).max(1e-30).sqrt() } else { (row[j] - sum) / before[j * n + j] };
         }
     }

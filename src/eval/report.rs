@@ -123,7 +123,9 @@ impl Report {
     }
 }
 
-/// A table.
+/// A table. What it counts as read: keys and values of rows and of anchors, as f16; a key alone is half a row. Anchored attention
+/// and cells read the keys of all anchors they look at, and values of those that answer; Quest reads two bounds of each page, as long
+/// as a key each; tables read the keys of all anchors, and a value for each query head.
 pub fn markdown(reports: &[Report]) -> String {
     let mut text = String::from(
         "| method | budget | anchors read | rows read | KiB read per token | MiB kept | KL | KL p99 | ΔNLL | Δperplexity | same top-1 |\n\
@@ -170,8 +172,7 @@ pub fn svg(title: &str, reports: &[Report]) -> String {
     )
 }
 
-const COLOURS: [&str; 8] =
-    ["#d62728", "#7f7f7f", "#8c564b", "#2ca02c", "#1f77b4", "#9467bd", "#bcbd22", "#e377c2"];
+const COLOURS: [&str; 8] = ["#d62728", "#7f7f7f", "#8c564b", "#2ca02c", "#1f77b4", "#9467bd", "#bcbd22", "#e377c2"];
 
 /// Both axes are logarithmic.
 fn plot(label: &str, reports: &[Report], point: impl Fn(&Report) -> [f64; 2], left: f64) -> String {
@@ -219,7 +220,10 @@ fn plot(label: &str, reports: &[Report], point: impl Fn(&Report) -> [f64; 2], le
         let colour = COLOURS[i % COLOURS.len()];
         let at: Vec<_> = line.iter().map(|(_, p)| (x(p[0]), y(p[1]))).collect();
         let joined: Vec<_> = at.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        text += &format!("<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n", joined.join(" "));
+        text += &format!(
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n",
+            joined.join(" ")
+        );
         for (x, y) in at {
             text += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>\n");
         }
@@ -232,6 +236,7 @@ fn ticks((least, most): (f64, f64)) -> Vec<f64> {
     let steps: &[f64] = if most - least > 2.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let powers = least.floor() as i32..=most.ceil() as i32;
     // Parsed, so that they print short.
-    let all = powers.flat_map(|power| steps.iter().filter_map(move |step| format!("{step}e{power}").parse::<f64>().ok()));
+    let all =
+        powers.flat_map(|power| steps.iter().filter_map(move |step| format!("{step}e{power}").parse::<f64>().ok()));
     all.filter(|tick| (least..=most).contains(&tick.log10())).collect()
 }

@@ -27,7 +27,8 @@ impl Method for SnapKv {
 fn attention(past: &Past) -> Vec<f32> {
     let mut all = vec![0.0; past.rows()];
     for query in past.queries(past.local().saturating_sub(OBSERVED)..past.local()) {
-        let scores: Vec<f32> = (0..past.rows()).flat_map(|row| query.scores(past.key(row)).collect::<Vec<_>>()).collect();
+        let scores: Vec<f32> =
+            (0..past.rows()).flat_map(|row| query.scores(past.key(row)).collect::<Vec<_>>()).collect();
         let group = query.near.len();
         for (r, near) in query.near.iter().enumerate() {
             let of_head = scores.iter().skip(r).step_by(group).copied();

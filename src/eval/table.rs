@@ -58,11 +58,8 @@ impl Far for Anchors {
         for (r, q) in query.q.chunks(query.d).enumerate() {
             let closeness = |a: &Anchor| maths::dot(q, &a.q) - a.half;
             let nearest = self.anchors.iter().max_by(|a, b| closeness(a).total_cmp(&closeness(b))).expect("an anchor");
-            let gradient = if self.order == 0 {
-                0.0
-            } else {
-                maths::dot(q, &nearest.key) - maths::dot(&nearest.q, &nearest.key)
-            };
+            let gradient =
+                if self.order == 0 { 0.0 } else { maths::dot(q, &nearest.key) - maths::dot(&nearest.q, &nearest.key) };
             let mass = nearest.mass + gradient;
             answers.push((0..group).map(|other| if other == r { mass } else { f32::NEG_INFINITY }), &nearest.value);
         }
