@@ -47,11 +47,12 @@ impl Method for Aoc {
 /// on average over the queries.
 fn errors(past: &Past, forest: &Forest, size: usize) -> Vec<f64> {
     let [_, measured] = kept(past);
-    let answer = |(local, r): (usize, usize), width: usize| {
+    // All heads of a group share a beam: a query of one of them alone would see an error that is too small.
+    let answer = |(local, _): (usize, usize), width: usize| {
         let near = (SINKS + local + 1) * past.d;
         let [keys, values] = past.near().map(|x| &x[..near]);
-        let query = &past.query(local)[r * past.d..(r + 1) * past.d];
-        attend(query, past.d, past.scores, keys, values, Some(&forest.cover(Beam { width, size }))).0
+        let cover = forest.cover(Beam { width, size });
+        attend(past.query(local), past.d, past.scores, keys, values, Some(&cover)).0
     };
     let right: Vec<_> = measured.iter().map(|query| answer(*query, 0)).collect();
     let square = |x: &[f32]| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
