@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use crate::gguf_writer::GgufWriter;
 use crate::toy_chat::{CONTEXT, LAYERS, billion, temporary, toy};
 
-const COMMANDS: [&str; 9] =
-    ["chat", "generate", "pull", "inspect", "tokenize", "perplexity", "bench", "devices", "completions"];
+const COMMANDS: [&str; 10] =
+    ["chat", "generate", "pull", "inspect", "tokenize", "perplexity", "bench", "eval", "devices", "completions"];
 
 /// The toy with a token that begins every text.
 fn with_bos() -> GgufWriter {

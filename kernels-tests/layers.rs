@@ -23,9 +23,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["models", "gpu", "attention", "prefix", "session"]),
     ("scheduler", &["engine", "text"]),
     ("bench", &["engine"]),
+    ("eval", &["engine"]),
     ("fetch", &["error"]),
     ("chat", &["engine", "text"]),
-    ("cli", &["bench", "chat", "fetch", "server"]),
+    ("cli", &["bench", "chat", "eval", "fetch", "server"]),
     ("agent", &["chat", "engine", "text"]),
     ("server", &["chat", "scheduler", "text"]),
 ];

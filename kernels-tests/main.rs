@@ -23,6 +23,7 @@ mod cli;
 mod cost;
 mod diverge;
 mod embed;
+mod eval;
 mod far_past;
 mod fetch;
 mod fit;

@@ -3,6 +3,8 @@
 pub mod aoc;
 mod gate;
 
+pub use gate::choose;
+
 use std::fmt;
 
 use crate::error::{Error, Result};

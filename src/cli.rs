@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod completions;
 mod devices;
+mod eval;
 mod generate;
 mod input;
 mod inspect;
@@ -46,6 +47,7 @@ enum Command {
     Bench(bench::Options),
     #[cfg(feature = "server")]
     Serve(serve::Options),
+    Eval(eval::Options),
     Devices(devices::Options),
     Completions(completions::Options),
 }
@@ -65,6 +67,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         #[cfg(feature = "server")]
         Command::Serve(options) => serve::run(&options),
+        Command::Eval(options) => eval::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
     };
@@ -90,6 +93,7 @@ impl Command {
             Command::Bench(options) => options.engine.list_devices,
             #[cfg(feature = "server")]
             Command::Serve(options) => options.engine.list_devices,
+            Command::Eval(options) => options.engine.list_devices,
             Command::Pull(_) | Command::Tokenize(_) | Command::Devices(_) | Command::Completions(_) => false,
         }
     }

@@ -5,6 +5,7 @@ mod decode;
 mod diverge;
 mod profile;
 mod recorded;
+mod replay;
 mod reuse;
 mod testing;
 mod trees;
@@ -15,6 +16,7 @@ pub(crate) use decode::Launched;
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
+pub use replay::{Attended, Replay};
 pub(crate) use tune::scattered;
 pub use tune::{candidates, share_of_time};
 

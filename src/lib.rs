@@ -21,6 +21,7 @@ pub mod chat;
 pub mod cli;
 pub mod engine;
 pub mod error;
+pub mod eval;
 pub mod fetch;
 pub mod format;
 pub mod gpu;

@@ -61,6 +61,11 @@ impl Session {
         self.far.as_ref().map_or(Vec::new(), Far::heads)
     }
 
+    /// Rows of the far past, anchors among them, that a query reads on average over the heads.
+    pub fn reads(&self) -> f64 {
+        self.far.as_ref().map_or(0.0, Far::reads)
+    }
+
     /// Appends tokens.
     pub fn push(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);

@@ -305,6 +305,17 @@ impl Far {
         chosen.map(|(i, errors)| if errors[i] <= gate { tried().nth(i).unwrap_or(0) } else { 0 }).collect()
     }
 
+    /// Rows that a query reads, anchors among them, on average over the heads.
+    pub fn reads(&self) -> f64 {
+        let reads = |width: usize| if width == 0 { self.rows() } else { self.cost(width) };
+        match &self.known.widths[..] {
+            _ if self.rows() <= self.options.budget => self.rows() as f64,
+            [] if self.options.gate.is_finite() => self.rows() as f64,
+            [] => self.cost(self.width()) as f64,
+            widths => widths.iter().map(|width| reads(*width)).sum::<usize>() as f64 / widths.len() as f64,
+        }
+    }
+
     /// What all heads have when none is measured.
     fn width(&self) -> usize {
         (1..=Cover::WIDEST).rev().find(|width| self.cost(*width) <= self.options.budget).unwrap_or(1)

@@ -268,6 +268,11 @@ impl EngineArgs {
         Self { attention, ..self.clone() }
     }
 
+    /// Anchored attention as asked, with another budget.
+    pub fn attention(&self, budget: usize) -> Attention {
+        AttentionArgs { aoc_budget: budget, ..self.attention.clone() }.attention()
+    }
+
     /// A session that attends as asked.
     pub fn session(&self, engine: &Engine) -> Result<Session> {
         engine.session_with(self.attention.attention())
