@@ -268,6 +268,15 @@ impl EngineArgs {
         Self { attention, ..self.clone() }
     }
 
+    /// An error where another attention is asked for.
+    #[cfg(feature = "server")]
+    pub fn expect_dense(&self) -> Result<()> {
+        match self.attention.attention() {
+            Attention::Dense => Ok(()),
+            other => Err(Error::request("attention of requests to a server", "dense", other)),
+        }
+    }
+
     /// Anchored attention as asked, with another budget.
     pub fn attention(&self, budget: usize) -> Attention {
         AttentionArgs { aoc_budget: budget, ..self.attention.clone() }.attention()

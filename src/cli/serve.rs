@@ -65,6 +65,7 @@ enum PoolingArg {
 }
 
 pub fn run(options: &Options) -> Result<ExitCode> {
+    options.engine.expect_dense()?;
     let weights = options.model.open()?;
     let tokenizer = Arc::new(tokenizer(&weights)?);
     let template = match template(&weights, &tokenizer) {
