@@ -139,7 +139,8 @@ impl ToolCalls {
             return true;
         }
         let trimmed = self.held.trim_start();
-        if !self.begun && trimmed.starts_with(['{', '[']) {
+        let is_marker = marker.is_some_and(|marker| marker.starts_with(trimmed));
+        if !self.begun && !is_marker && trimmed.starts_with(['{', '[']) {
             self.at = At::Call { skip: self.held.len() - trimmed.len(), marked: false, sent: None };
             return true;
         }
