@@ -1,6 +1,6 @@
 //! Requests at once beside one alone, and a long prefix recalled beside one computed; timed in turn, the least time of each counts.
 //!
-//! usage: cargo run --release --example throughput -- [FILE [REQUESTS [PROMPT [DRAWN [ROUNDS]]]]]
+//! usage: `cargo run --release --example throughput -- [FILE [REQUESTS [PROMPT [DRAWN [ROUNDS]]]]]`
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
