@@ -148,7 +148,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Facts that no text foretells.
+/// Facts that no text foretells, in words that even a model of 135 million weights answers after 4,096 positions.
 const FACTS: [(&str, &str); 8] = [
     ("Paris", "7318"),
     ("Tokyo", "2946"),
@@ -171,9 +171,9 @@ fn find_needles(
 ) -> Result<ExitCode> {
     let encode = |text: &str| tokenizer.encode(text, Special::AsText);
     let needle = |(city, code): &(&str, &str)| {
-        let question = encode(&format!("\nThe secret code of {city} is"))?;
-        let whole = encode(&format!("\nThe secret code of {city} is {code}"))?;
-        let fact = encode(&format!("The secret code of {city} is {code}.\n"))?;
+        let question = encode(&format!("\nThe office in {city} has the number {city}-"))?;
+        let whole = encode(&format!("\nThe office in {city} has the number {city}-{code}"))?;
+        let fact = encode(&format!("The office in {city} has the number {city}-{code}.\n"))?;
         Ok(Needle { answer: whole[question.len()..].to_vec(), question, fact })
     };
     let needles = FACTS.iter().map(needle).collect::<Result<Vec<_>>>()?;
