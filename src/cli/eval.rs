@@ -71,9 +71,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let weights = options.model.open()?;
     let tokenizer = tokenizer(&weights)?;
     let ids = tokenizer.with_bos(tokenizer.encode(&text, Special::AsText)?);
-    // Questions and answers are short.
+    // Questions and answers are short. Beside the dense session there is one with anchors, and trees under way.
     let args = options.engine.with_aoc();
-    let mut engine = args.load(&weights, protocol.length() + 64)?;
+    let mut engine = args.load_shared(&weights, protocol.length() + 64, 3, None)?;
     describe(&weights, &engine, tokenizer.warnings());
     let name = weights.metadata().string("general.name").unwrap_or(&engine.config().architecture).to_string();
     drop(weights);

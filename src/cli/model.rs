@@ -228,7 +228,6 @@ impl EngineArgs {
     }
 
     /// As [`load`](Self::load), for so many sequences, which share pages for `tokens` tokens, or for four contexts.
-    #[cfg(feature = "server")]
     pub fn load_shared(
         &self,
         weights: &Weights,
