@@ -262,7 +262,7 @@ impl Far {
         let known = &mut self.known;
         known.errors.resize(errors.len(), Sums::default());
         for (old, new) in known.errors.iter_mut().zip(errors) {
-            *old = [0, 1, 2, 3].map(|i| old[i] / 2.0 + new[i]);
+            *old = [0, 1, 2, 3].map(|i| 0.75 * old[i] + new[i]);
         }
         known.ranks = ranks;
         self.known.widths = self.widths();

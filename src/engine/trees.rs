@@ -15,10 +15,10 @@ use crate::session::Session;
 const SHARE: u64 = 8;
 
 /// Tokens of a step in which widths are tried.
-const MEASURED: usize = 4;
+const MEASURED: usize = 16;
 
 /// Tokens after which they are chosen.
-const ENOUGH: usize = 8;
+const ENOUGH: usize = 48;
 
 /// Programs of each layer: points, gather, nodes. Before them all is the split, which knows no layer.
 const OF_LAYER: usize = 3;
