@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
@@ -81,7 +81,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         return find_needles(options, &args, &methods, &mut engine, &tokenizer, &text);
     }
 
-    let device = engine.device();
+    let files: Vec<_> = options.file.iter().map(|file| file.display().to_string()).collect();
+    let mut about = json!({
+        "model": name,
+        "device": engine.device(),
+        "files": files,
+        "far": far,
+        "local": local,
+        "tokens": tokens,
+    });
+    let title = format!("{name}: {far} far rows, {tokens} tokens of {}", files.join(", "));
     let progress = bar("{msg} {wide_bar} {pos} of {len}, {eta} left");
     let _stoppable = Stoppable::new();
     let mut advance = |done: usize, all: usize| {
@@ -92,6 +101,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut replay = Replay::new(&mut engine)?;
     progress.set_message("dense");
     let dense = Dense::record(&mut replay, &ids, protocol, &mut advance)?;
+    about["dense_bytes"] = dense.bytes().into();
     let mut reports: Vec<Report> = Vec::new();
     for method in &methods {
         for &budget in &options.budgets {
@@ -104,6 +114,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             let report = Report { method: method.name(), budget, outcome, seconds };
             progress.suspend(|| note(report.json()));
             reports.push(report);
+            // A table takes long: what is there is not lost with the rest.
+            options.write(&title, &mut about, &reports)?;
         }
     }
     for &budget in &options.budgets {
@@ -120,32 +132,26 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         return Ok(exit_code());
     }
 
-    let files: Vec<_> = options.file.iter().map(|file| file.display().to_string()).collect();
-    let table = eval::markdown(&reports);
-    let title = format!("{name}: {far} far rows, {tokens} tokens of {}", files.join(", "));
-    let write = |file: &Path, text: String| fs::write(file, text).map_err(Error::io(file));
-    if let Some(file) = &options.json {
-        let results: Vec<_> = reports.iter().map(Report::json).collect();
-        let all = json!({
-            "model": name,
-            "device": device,
-            "files": files,
-            "far": far,
-            "local": local,
-            "tokens": tokens,
-            "dense_bytes": dense.bytes(),
-            "results": results,
-        });
-        write(file, format!("{all:#}\n"))?;
-    }
-    if let Some(file) = &options.md {
-        write(file, format!("{title}\n\n{table}"))?;
-    }
-    if let Some(file) = &options.svg {
-        write(file, eval::svg(&title, &reports))?;
-    }
-    print(&table)?;
+    print(&eval::markdown(&reports))?;
     Ok(ExitCode::SUCCESS)
+}
+
+impl Options {
+    /// Writes the files asked for.
+    fn write(&self, title: &str, about: &mut Value, reports: &[Report]) -> Result<()> {
+        let write = |file: &Path, text: String| fs::write(file, text).map_err(Error::io(file));
+        if let Some(file) = &self.json {
+            about["results"] = reports.iter().map(Report::json).collect();
+            write(file, format!("{about:#}\n"))?;
+        }
+        if let Some(file) = &self.md {
+            write(file, format!("{title}\n\n{}", eval::markdown(reports)))?;
+        }
+        if let Some(file) = &self.svg {
+            write(file, eval::svg(title, reports))?;
+        }
+        Ok(())
+    }
 }
 
 /// Facts that no text foretells, in words that even a model of 135 million weights answers after 4,096 positions.
