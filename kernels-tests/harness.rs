@@ -1,6 +1,7 @@
 //! Runs recorded kernels on the GPU and through their references from the same values, and compares every tensor they write.
 
 use std::collections::{HashMap, HashSet};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -125,6 +126,26 @@ pub fn run(setup: &Setup, wanted: &[Tensor]) -> Vec<Host> {
         gpu.run(&buffers, &mut prepared[0], step).unwrap();
     }
     wanted.iter().map(|t| read(gpu, &buffers, *t, setup.memory.desc(*t)).unwrap()).collect()
+}
+
+/// Whether this process runs test `name` alone, so that no other disturbs what it counts. If not, it has run it in one that does.
+pub fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "FARPAST_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let test = std::env::current_exe().unwrap();
+    let output = Command::new(test).args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    println!("{out}{err}");
+    assert!(output.status.success() && out.contains("1 passed"));
+    false
+}
+
+/// Bytes of this process in memory; 0 where the system does not tell.
+pub fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).map_or(0, |pages| pages.parse::<usize>().unwrap() * 4096)
 }
 
 /// The bits of what the last dispatch writes first of all.

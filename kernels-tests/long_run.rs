@@ -1,15 +1,12 @@
 //! Ten thousand steps, which must leave nothing behind.
 
 use std::ops::ControlFlow;
-use std::process::Command;
 
 use farpast::engine::{Backend, Engine, EngineOptions};
 
 use crate::allocation;
+use crate::harness::{is_alone, resident};
 use crate::toy::{self, Toy};
-
-/// Set in the process that runs the steps: no other test disturbs what it counts.
-const ALONE: &str = "FARPAST_TEST_ALONE";
 
 const STEPS: usize = 10_000;
 
@@ -28,11 +25,9 @@ struct Holds {
 
 impl Holds {
     fn now(engine: &Engine) -> Self {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        let pages: isize = statm.split(' ').nth(1).map_or(0, |pages| pages.parse().unwrap());
         Self {
             heap: allocation::held(),
-            resident: pages * 4096,
+            resident: resident() as isize,
             objects: engine.gpu().unwrap().created(),
             free_pages: engine.free_pages(),
         }
@@ -42,12 +37,7 @@ impl Holds {
 #[test]
 fn ten_thousand_steps_leave_nothing_behind() {
     let name = "long_run::ten_thousand_steps_leave_nothing_behind";
-    if std::env::var_os(ALONE).is_none() {
-        let test = std::env::current_exe().unwrap();
-        let output = Command::new(test).args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-        println!("{out}{err}");
-        assert!(output.status.success() && out.contains("1 passed"));
+    if !is_alone(name) {
         return;
     }
     let toy = Toy { layers: 1, hidden: 32, ffn: 32, vocab: 64, ..toy::ALL[2] };

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::cases::Random;
+use crate::harness::{is_alone, resident};
 use crate::toy_chat::{CONTEXT, toy};
 
 struct Server {
@@ -478,9 +478,6 @@ fn what_was_asked_before_the_end_is_answered() {
     assert!(TcpStream::connect(server.address).is_err(), "nobody listens any more");
 }
 
-/// Set in the process that runs the soak: no other test disturbs what it counts.
-const ALONE: &str = "FARPAST_TEST_ALONE";
-
 const CLIENTS: usize = 8;
 const REQUESTS: usize = 1000;
 
@@ -507,11 +504,6 @@ fn mixed(i: usize) -> (Json, Option<usize>) {
     }
 }
 
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    statm.split(' ').nth(1).map_or(0, |pages| pages.parse::<usize>().unwrap() * 4096)
-}
-
 fn text_of(reply: &Reply, stream: bool) -> String {
     match stream {
         true => reply.chunks().iter().map(|c| c["choices"][0]["text"].as_str().unwrap().to_string()).collect(),
@@ -522,12 +514,7 @@ fn text_of(reply: &Reply, stream: bool) -> String {
 #[test]
 fn a_thousand_mixed_requests_are_answered_as_if_alone_and_leave_nothing_behind() {
     let name = "server::a_thousand_mixed_requests_are_answered_as_if_alone_and_leave_nothing_behind";
-    if std::env::var_os(ALONE).is_none() {
-        let test = std::env::current_exe().unwrap();
-        let output = Command::new(test).args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-        println!("{out}{err}");
-        assert!(output.status.success() && out.contains("1 passed"));
+    if !is_alone(name) {
         return;
     }
     // Few pages, so that requests lose theirs to others.

@@ -12,7 +12,7 @@ mod trees;
 mod tune;
 
 pub use available::{available_memory, left_in_groups};
-pub(crate) use decode::Launched;
+pub(crate) use decode::{Launched, check_drawn};
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
@@ -286,7 +286,7 @@ impl Engine {
             }
             let launched = engine.launch(&inputs)?;
             let ids = engine.ids(launched)?;
-            decode::check_drawn(&ids)?;
+            check_drawn(&ids)?;
             let mut ids = ids.into_iter();
             Ok(done.iter().map(|done| done.then(|| ids.next()).flatten()).collect::<Vec<_>>())
         })?;
@@ -371,15 +371,8 @@ impl Engine {
 
     /// Tokens of each session in the next step.
     fn shares(&self, sessions: &[&mut Session]) -> Vec<usize> {
-        let mut left = self.memory.capacity.tokens;
-        let mut share = |s: &Session, decode: bool| {
-            let pending = s.pending().len();
-            let n = if (pending == 1) == decode { pending.min(left).min(self.most_tokens(s)) } else { 0 };
-            left -= n;
-            n
-        };
-        let decode: Vec<_> = sessions.iter().map(|s| share(s, true)).collect();
-        sessions.iter().zip(decode).map(|(s, n)| n + share(s, false)).collect()
+        let wanted: Vec<_> = sessions.iter().map(|s| s.pending().len().min(self.most_tokens(s))).collect();
+        shares(&wanted, self.memory.capacity.tokens)
     }
 
     /// What a step computes: `counts[i]` tokens of session i behind its last computed position, which it has from now on, and
@@ -400,9 +393,7 @@ impl Engine {
             }
             // What is decoded ahead has no id yet.
             let known = &s.tokens()[s.table.len().min(s.tokens().len())..tokens.min(s.tokens().len())];
-            if let Some(id) = known.iter().find(|id| **id as usize >= self.config.vocab) {
-                return Err(Error::request("token", format!("an id below {}", self.config.vocab), id));
-            }
+            check_ids(known, self.config.vocab)?;
             s.sampling.check()?;
             needed += s.table.pages_for(*n) + s.far.as_ref().map_or(0, Far::pages_needed);
         }
@@ -448,6 +439,27 @@ impl Engine {
                 other => other.u32()[first..first + words].to_vec(),
             }),
         }
+    }
+}
+
+/// Tokens of a step of at most `most`, of sequences that could have `wanted` of them: those that want one come first.
+pub(crate) fn shares(wanted: &[usize], most: usize) -> Vec<usize> {
+    let mut left = most;
+    let mut shares = vec![0; wanted.len()];
+    for decode in [true, false] {
+        for (share, wanted) in shares.iter_mut().zip(wanted).filter(|(_, wanted)| (**wanted == 1) == decode) {
+            *share = left.min(*wanted);
+            left -= *share;
+        }
+    }
+    shares
+}
+
+/// An error where one of the ids is none of a vocabulary of `vocab` tokens.
+pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|id| **id as usize >= vocab) {
+        Some(id) => Err(Error::request("token", format!("an id below {vocab}"), id)),
+        None => Ok(()),
     }
 }
 

@@ -28,7 +28,7 @@ pub use forest::{Beam, Forest, Tree};
 pub use kmeans::Kmeans;
 pub use matching::Matching;
 pub use quest::Quest;
-pub use report::{Outcome, Report, markdown, svg};
+pub use report::{Outcome, Report, log_sum_exp, markdown, svg};
 pub use snapkv::SnapKv;
 pub use table::Table;
 pub use window::Window;

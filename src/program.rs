@@ -29,8 +29,18 @@ pub struct Program {
 impl Dispatch {
     /// The tensors that this dispatch writes.
     pub fn written(&self) -> impl Iterator<Item = Tensor> {
-        let accesses = self.kernel.bindings.iter().filter(|(_, a)| *a != Access::Step);
-        accesses.zip(&self.tensors).filter(|((_, a), _)| *a == Access::ReadWrite).map(|(_, t)| *t)
+        self.bound().filter(|(_, a, _)| *a == Access::ReadWrite).map(|(.., t)| t)
+    }
+
+    /// The tensor at the binding of this name.
+    pub(crate) fn tensor(&self, name: &str) -> Option<Tensor> {
+        self.bound().find(|(n, ..)| *n == name).map(|(.., t)| t)
+    }
+
+    /// Names, accesses and tensors of the bindings.
+    fn bound(&self) -> impl Iterator<Item = (&'static str, Access, Tensor)> {
+        let bindings = self.kernel.bindings.iter().filter(|(_, a)| *a != Access::Step);
+        bindings.zip(&self.tensors).map(|((name, a), t)| (*name, *a, *t))
     }
 
     /// The kernel and, where it reads weights, their format and shape.
@@ -66,6 +76,13 @@ impl Dispatch {
 }
 
 impl Program {
+    /// What `record` records over `memory`.
+    pub(crate) fn record(memory: &Memory, mode: Mode, record: impl FnOnce(&mut Recorder)) -> Self {
+        let mut recorder = Recorder::new(memory, mode);
+        record(&mut recorder);
+        recorder.finish()
+    }
+
     /// What `step` moves and computes at least.
     pub fn cost(&self, step: &Step, memory: &Memory) -> Cost {
         self.dispatches.iter().map(|d| d.cost(step, memory)).sum()
@@ -95,6 +112,11 @@ pub enum Mode {
 impl Mode {
     /// All of them.
     pub const ALL: [Self; 4] = [Mode::Prefill, Mode::Batch, Mode::Decode, Mode::Measure];
+
+    /// Whether a sequence may have several tokens.
+    pub(crate) fn is_prefill(self) -> bool {
+        matches!(self, Mode::Prefill | Mode::Measure)
+    }
 }
 
 /// One of each mode, indexed by it.

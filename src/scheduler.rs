@@ -17,10 +17,10 @@ use std::time::Instant;
 
 use self::queue::Queue;
 pub use self::stats::{Histogram, Stats};
-use crate::engine::{Engine, Launched};
+use crate::engine::{Engine, Launched, check_drawn, check_ids, shares};
 use crate::error::{Error, Result};
 use crate::kv::PAGE;
-use crate::sampler::{NO_TOKEN, Sampling};
+use crate::sampler::Sampling;
 use crate::session::Session;
 use crate::text::{StopText, StreamDecoder, Tokenizer};
 
@@ -237,10 +237,7 @@ impl Handle {
             n if n > context => return Err(Error::ContextFull { tokens: n, context }),
             _ => {}
         }
-        match prompt.iter().find(|id| **id as usize >= vocab) {
-            Some(id) => Err(Error::request("token", format!("an id below {vocab}"), id)),
-            None => Ok(()),
-        }
+        check_ids(prompt, vocab)
     }
 }
 
@@ -499,17 +496,8 @@ impl Scheduler {
     fn begin(&mut self) -> Result<bool> {
         let Some(engine) = &mut self.engine else { return Ok(false) };
         loop {
-            let mut left = engine.capacity().tokens;
-            let mut counts = vec![0; self.running.len()];
-            for drawing in [true, false] {
-                for (job, n) in self.running.iter().zip(&mut counts) {
-                    let wanted = job.next(engine);
-                    if (wanted == 1) == drawing {
-                        *n = wanted.min(left);
-                        left -= *n;
-                    }
-                }
-            }
+            let wanted: Vec<_> = self.running.iter().map(|job| job.next(engine)).collect();
+            let counts = shares(&wanted, engine.capacity().tokens);
             if counts.iter().all(|n| *n == 0) {
                 return Ok(false);
             }
@@ -672,9 +660,7 @@ impl Job {
         context: usize,
         stats: &mut Stats,
     ) -> Option<(String, Result<Reason>)> {
-        if id == NO_TOKEN {
-            let e =
-                Error::request("logits", "at least one finite number", "none: the model or the device computes NaN");
+        if let Err(e) = check_drawn(&[id]) {
             return Some((String::new(), Err(e)));
         }
         let session = self.session.as_mut()?;

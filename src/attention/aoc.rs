@@ -111,7 +111,7 @@ pub struct Building {
 pub struct Part {
     /// The layer.
     pub layer: usize,
-    /// Of [`Building::units`].
+    /// Of its [`units`].
     pub unit: usize,
 }
 
@@ -126,6 +126,26 @@ pub enum Unit {
     Gather,
     /// Anchors of the depth of so many nodes.
     Nodes(usize),
+}
+
+/// What each layer of a tree of `rows` rows takes, in order.
+pub fn units(rows: usize) -> Vec<Unit> {
+    let halves =
+        |n: usize, least: usize| std::iter::successors(Some(n), |n| Some(n / 2)).take_while(move |n| *n >= least);
+    let splits = halves(rows, 2 * Cover::LEAF).map(Unit::Split);
+    let nodes = halves(rows / Cover::LEAF, 1).map(Unit::Nodes);
+    std::iter::once(Unit::Points).chain(splits).chain([Unit::Gather]).chain(nodes).collect()
+}
+
+/// Rows of the nodes that are looked at first of trees of so many rows, the largest first: as few as make no more nodes than an eighth
+/// of the budget, or one of each tree of the largest size.
+pub fn first_size(trees: impl Iterator<Item = usize> + Clone, budget: usize) -> usize {
+    let most = (budget / 8).clamp(16, Cover::MOST);
+    let largest = trees.clone().next().unwrap_or(0);
+    let sizes = std::iter::successors(Some(Cover::LEAF), |size| Some(2 * size));
+    let mut sizes = sizes.take_while(|size| *size <= largest);
+    let nodes = |size: usize| trees.clone().map(|rows| rows / size).sum::<usize>();
+    sizes.find(|size| nodes(*size) <= most).unwrap_or(largest.max(Cover::LEAF))
 }
 
 impl Far {
@@ -157,7 +177,7 @@ impl Far {
             *self = Self { queries: self.queries.take(), ..Self::new(self.options) };
         }
         self.since = self.since.min(table.len());
-        if self.building.as_ref().is_some_and(|_| table.len() < self.end() + CHUNK) {
+        if table.len() < self.end() + CHUNK {
             self.building = None;
         }
     }
@@ -328,13 +348,8 @@ impl Far {
         self.nodes(size) + width * (2 * (size / Cover::LEAF).ilog2() as usize + Cover::LEAF)
     }
 
-    /// Rows of the nodes that are looked at first: as few as make no more nodes than an eighth of the budget, or one of each tree.
     fn first_size(&self) -> usize {
-        let most = (self.options.budget / 8).clamp(16, Cover::MOST);
-        let largest = self.trees.first().map_or(0, |tree| tree.rows);
-        let sizes = std::iter::successors(Some(Cover::LEAF), |size| Some(2 * size));
-        let mut sizes = sizes.take_while(|size| *size <= largest);
-        sizes.find(|size| self.nodes(*size) <= most).unwrap_or(largest.max(Cover::LEAF))
+        first_size(self.trees.iter().map(|tree| tree.rows), self.options.budget)
     }
 
     /// Nodes of so many rows.
@@ -387,15 +402,5 @@ impl Building {
     /// Its rows.
     pub fn rows(&self) -> usize {
         self.tree.rows
-    }
-
-    /// What each layer takes, in order.
-    pub fn units(&self) -> Vec<Unit> {
-        let rows = self.tree.rows;
-        let halves =
-            |n: usize, least: usize| std::iter::successors(Some(n), |n| Some(n / 2)).take_while(move |n| *n >= least);
-        let splits = halves(rows, 2 * Cover::LEAF).map(Unit::Split);
-        let nodes = halves(rows / Cover::LEAF, 1).map(Unit::Nodes);
-        std::iter::once(Unit::Points).chain(splits).chain([Unit::Gather]).chain(nodes).collect()
     }
 }

@@ -10,7 +10,7 @@ use crate::kernel::{Cost, Count, Step};
 use crate::kernels::{AttentionDims, AttentionInputs, Cover, FarInputs, Gate, Norm, Pairs, Rope, Scores};
 use crate::kv::PAGE;
 use crate::memory::{Bytes, Capacity, Element, Host, Memory, Tensor, Weight, WeightRows, stride};
-use crate::program::{Mode, Program, Recorder};
+use crate::program::{Mode, Program};
 
 /// The shapes of a model's layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -233,13 +233,13 @@ impl Plan {
         let (program, of) = match self.what {
             What::Linear { format, n, k } => {
                 let (w, x, y) = (weight(&mut m, format, n, k), token(&mut m, k), token(&mut m, n));
-                (record(&m, mode, |r| r.linear(x, &w, y)), format!(" {} [{n}, {k}]", format.name))
+                (Program::record(&m, mode, |r| r.linear(x, &w, y)), format!(" {} [{n}, {k}]", format.name))
             }
             What::Glu(format) => {
                 let w = pairs(&mut m, format, 2 * f, c);
                 let (x, norm, y) = (token(&mut m, c), norm(&mut m), token(&mut m, f));
                 (
-                    record(&m, mode, |r| r.linear_glu(x, norm, &w, Gate::Silu, y)),
+                    Program::record(&m, mode, |r| r.linear_glu(x, norm, &w, Gate::Silu, y)),
                     format!(" {} [{}, {c}]", format.name, 2 * f),
                 )
             }
@@ -248,7 +248,8 @@ impl Plan {
                 let w = [pairs(&mut m, format, rows, c)];
                 let (x, norm, rope, q, kv) =
                     (token(&mut m, c), norm(&mut m), rope(&mut m), token(&mut m, q_dim), kv(&mut m));
-                let record = record(&m, mode, |r| r.linear_rope(a, inputs, x, norm, &w, norm.gain, rope, q, kv));
+                let record =
+                    Program::record(&m, mode, |r| r.linear_rope(a, inputs, x, norm, &w, norm.gain, rope, q, kv));
                 (record, format!(" {} [{rows}, {c}]", format.name))
             }
             What::Attention { depth, .. } => {
@@ -256,7 +257,7 @@ impl Plan {
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
                 let order = if shuffled { ", shuffled pages" } else { "" };
                 let heads = format!(" {} / {} heads of {} @ d{depth}{order}", a.heads, a.kv_heads, a.head_dim);
-                (record(&m, mode, |r| r.attention(a, inputs, scores, q, kv, o)), heads)
+                (Program::record(&m, mode, |r| r.attention(a, inputs, scores, q, kv, o)), heads)
             }
             What::Far { rows } => {
                 let (q, kv, o) = (token(&mut m, q_dim), kv(&mut m), token(&mut m, q_dim));
@@ -272,7 +273,7 @@ impl Plan {
                 far = inputs_of_rows(rows, a.kv_heads, inputs_of_far);
                 let cover = Cover { rows: TREE, gap: f32::MAX, lanes: m.tile.lanes, heads: a.kv_heads, kv_heads: 0 };
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
-                let record = record(&m, mode, |r| {
+                let record = Program::record(&m, mode, |r| {
                     r.aoc_lookup(
                         a,
                         cover,
@@ -287,18 +288,18 @@ impl Plan {
             }
             What::Norm => {
                 let (x, norm) = (token(&mut m, c), norm(&mut m));
-                (record(&m, mode, |r| r.rmsnorm(x, norm.gain, norm.eps, norm.h)), format!(" [{c}]"))
+                (Program::record(&m, mode, |r| r.rmsnorm(x, norm.gain, norm.eps, norm.h)), format!(" [{c}]"))
             }
             What::Rope => {
                 let (x, q) = (token(&mut m, q_dim + 2 * kv_dim), token(&mut m, q_dim));
                 let gains = m.table("gains", 2 * a.head_dim, &vec![1.0; 2 * a.head_dim]);
                 let (rope, kv) = (rope(&mut m), kv(&mut m));
                 let heads = format!(" {} + {} heads of {}", a.heads, a.kv_heads, a.head_dim);
-                (record(&m, mode, |r| r.norm_rope_store(a, inputs, rope, x, gains, 1e-5, q, kv)), heads)
+                (Program::record(&m, mode, |r| r.norm_rope_store(a, inputs, rope, x, gains, 1e-5, q, kv)), heads)
             }
             What::Units => {
                 let [gate, up, y] = [f; 3].map(|cols| token(&mut m, cols));
-                (record(&m, mode, |r| r.swiglu(gate, up, y)), format!(" [{f}]"))
+                (Program::record(&m, mode, |r| r.swiglu(gate, up, y)), format!(" [{f}]"))
             }
         };
         let kernel = self.what.kernel();
@@ -345,12 +346,6 @@ fn inputs_of_rows(rows: usize, kv_heads: usize, tensors: FarInputs) -> Vec<(Tens
     }
     let lists = (0..=kv_heads).map(|_| WIDTH).chain(0..(at - kv_heads - 1) as u32).collect();
     vec![(tensors.far, far.as_flattened().iter().map(|n| *n as u32).collect()), (tensors.lists, lists)]
-}
-
-fn record(memory: &Memory, mode: Mode, record: impl FnOnce(&mut Recorder)) -> Program {
-    let mut recorder = Recorder::new(memory, mode);
-    record(&mut recorder);
-    recorder.finish()
 }
 
 fn weight(m: &mut Memory, format: &'static Format, n: usize, k: usize) -> Weight {

@@ -176,8 +176,8 @@ struct AttentionArgs {
     /// Rows of the far past that a query reads, about
     #[arg(long, value_name = "ROWS", default_value_t = AocOptions::default().budget)]
     aoc_budget: usize,
-    /// How far the answers of a head may be from those of all rows, relative to them; a head that is farther reads all rows. 0: all
-    /// do, inf: none is measured
+    /// Mean square of the error of a head's answers, relative to those of all rows, up to which it reads less than all rows. 0: the far
+    /// past is dense, inf: nothing is measured
     #[arg(long, value_name = "ERROR", default_value_t = AocOptions::default().gate)]
     aoc_gate: f32,
 }

@@ -15,8 +15,9 @@ use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::{bar, note, print, print_json};
 use crate::chat::tokenizer;
-use crate::engine::Engine;
+use crate::engine::{Engine, check_ids};
 use crate::error::{Error, Result};
+use crate::eval::log_sum_exp;
 use crate::session::Session;
 use crate::text::Special;
 
@@ -65,9 +66,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         note(format_args!("note: the first {length} of the text's {} tokens are scored", tokens.len()));
     }
     let vocab = engine.config().vocab;
-    if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) {
-        return Err(Error::request("token", format!("an id below {vocab}"), id));
-    }
+    check_ids(&tokens, vocab)?;
     let most = if options.all { 1 } else { options.chunks.unwrap_or(usize::MAX) };
     let chunks: Vec<Vec<u32>> = tokens
         .chunks_exact(length)
@@ -173,7 +172,5 @@ impl Score {
 
 /// -ln softmax(logits)\[id\].
 fn nll(logits: &[f32], id: u32) -> f64 {
-    let most = logits.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x)) as f64;
-    let sum: f64 = logits.iter().map(|x| (*x as f64 - most).exp()).sum();
-    sum.ln() + most - logits[id as usize] as f64
+    log_sum_exp(logits) - logits[id as usize] as f64
 }

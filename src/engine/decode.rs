@@ -145,7 +145,7 @@ impl Engine {
 }
 
 /// An error where no logit was a number.
-pub(super) fn check_drawn(ids: &[u32]) -> Result<()> {
+pub(crate) fn check_drawn(ids: &[u32]) -> Result<()> {
     match ids.contains(&NO_TOKEN) {
         true => {
             Err(Error::request("logits", "at least one finite number", "none: the model or the device computes NaN"))

@@ -9,7 +9,7 @@ use crate::kernels::{AttentionDims, Cover};
 use crate::kv::PAGE;
 use crate::memory::{Capacity, Element, Maths, Memory, Tile};
 use crate::models::{self, Config, Io, Model};
-use crate::program::{Mode, PerMode, Program, Recorder};
+use crate::program::{Mode, PerMode, Program};
 use crate::weights::Weights;
 
 /// The tensors and programs of a model, sized by [`EngineOptions`].
@@ -72,10 +72,10 @@ impl Recorded {
         let cover = options.aoc.then(|| cover(&config, &capacity, tile)).transpose()?;
         let (memory, io, model) = declare(weights, &config, cover, capacity, tile)?;
         let record = |mode| {
-            let mut r = Recorder::new(&memory, mode);
-            model.record(&io, &mut r);
-            r.sample(io.logits, io.sampling, io.ids);
-            r.finish()
+            Program::record(&memory, mode, |r| {
+                model.record(&io, r);
+                r.sample(io.logits, io.sampling, io.ids);
+            })
         };
         let programs = PerMode(Mode::ALL.map(|mode| match mode {
             Mode::Measure if cover.is_none() => Program::default(),
@@ -105,11 +105,7 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
     // Anchors take a page for every four.
     let unit = if options.aoc { 4 } else { 1 };
     let declared = |n: usize| {
-        let pages = if options.pages == 0 {
-            options.sequences * pages_of(n, cover.map(|cover| cover.rows))
-        } else {
-            options.pages
-        };
+        let pages = pool_pages(options, n, wanted.context);
         Ok(declare(weights, &config, cover, Capacity { context: n * PAGE, pages, ..wanted }, tile(caps))?.0)
     };
     let [one, two, run] = [declared(unit)?, declared(2 * unit)?, declared(unit + AttentionDims::RUN)?];
@@ -141,12 +137,18 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
     })
 }
 
-/// Pages that a sequence of `n` pages of positions takes, at most: with anchors and a tree under way, of as many rows as the largest.
-fn pages_of(n: usize, largest: Option<usize>) -> usize {
+/// Pages of the pool where each sequence has `n` pages of positions: with anchors and a tree under way, of as many rows as the largest
+/// of contexts of `context` positions.
+fn pool_pages(options: &EngineOptions, n: usize, context: usize) -> usize {
     let with_anchors = |n: usize| n.saturating_add(n.div_ceil(4));
-    let building =
-        |rows: usize| with_anchors(n).saturating_add(with_anchors(rows / PAGE) + Cover::QUERIES / (2 * PAGE));
-    largest.map_or(n, building)
+    let of_sequence = match options.aoc {
+        true => {
+            let building = with_anchors(aoc::largest(context) / PAGE) + Cover::QUERIES / (2 * PAGE);
+            with_anchors(n).saturating_add(building)
+        }
+        false => n,
+    };
+    if options.pages == 0 { options.sequences.saturating_mul(of_sequence) } else { options.pages }
 }
 
 /// Bytes for a context of one page, for each further one, and for each further run of them.
@@ -198,12 +200,7 @@ fn capacity(config: &Config, options: &EngineOptions, caps: Option<&Caps>) -> Ca
         outputs: options.sequences.max(16).min(options.batch),
         sequences: options.sequences,
         context,
-        pages: if options.pages == 0 {
-            let rows = aoc::largest(context);
-            options.sequences.saturating_mul(pages_of(context.div_ceil(PAGE), options.aoc.then_some(rows)))
-        } else {
-            options.pages
-        },
+        pages: pool_pages(options, context.div_ceil(PAGE), context),
         kv: options.kv,
         binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
     }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::gpu::Prepared;
 use crate::kernel::Step;
 use crate::kernels::Scores;
-use crate::kv::{PAGE, PageTable};
+use crate::kv::{GONE, PAGE, PageTable};
 use crate::memory::{Element, Tensor};
 use crate::program::{Dispatch, Mode, Program};
 use crate::session::Session;
@@ -139,7 +139,7 @@ impl<'a> Replay<'a> {
                         What::Attention(layer) => {
                             let attended = engine.attended(layer, table, first, n)?;
                             match attend(&attended)? {
-                                Some(o) => engine.write_f32(layer.o, &o)?,
+                                Some(o) => engine.device.write(layer.o, bytemuck::cast_slice(&o))?,
                                 None => engine.run_piece(piece, &step)?,
                             }
                         }
@@ -163,9 +163,7 @@ impl<'a> Replay<'a> {
 
 impl Layer {
     fn of(d: &Dispatch, index: usize) -> Self {
-        let names = d.kernel.bindings.iter().map(|(name, _)| *name).filter(|name| *name != "step");
-        let tensors: Vec<_> = names.zip(&d.tensors).collect();
-        let named = |name| *tensors.iter().find(|(n, _)| *n == name).expect("a binding of attention").1;
+        let named = |name| d.tensor(name).expect("a binding of attention");
         let [scale, cap] = ["SCALE", "CAP"].map(|name| d.spec.get_f32(name) as f32);
         let scores = Scores { scale, window: d.spec.get_u32("WINDOW"), cap };
         Self { index, scores, q: named("queries"), kv: ["k_pages", "v_pages"].map(named), o: named("o") }
@@ -195,6 +193,9 @@ impl Engine {
     fn stored(&self, table: &PageTable, t: Tensor, first: usize, end: usize) -> Result<Vec<f32>> {
         let (heads, d) = (self.config.attention.kv_heads, self.config.attention.head_dim);
         let pages = &table.pages()[first / PAGE..end.div_ceil(PAGE)];
+        if pages.contains(&GONE) {
+            return Err(Error::request("positions", "those of a session that keeps all of its past", "others"));
+        }
         let Some((least, most)) = pages.iter().min().zip(pages.iter().max()) else { return Ok(Vec::new()) };
         // Pages of one session lie together in all but odd cases.
         let (base, page) = (*least as usize, heads * PAGE * d);
@@ -219,15 +220,5 @@ impl Engine {
             }
         }
         Ok(rows)
-    }
-
-    fn write_f32(&mut self, t: Tensor, values: &[f32]) -> Result<()> {
-        match &mut self.device {
-            Device::Gpu(on) => on.gpu.write(&on.buffers, t, bytemuck::cast_slice(values)),
-            Device::Cpu { host } => {
-                host[t.0].f32_mut()[..values.len()].copy_from_slice(values);
-                Ok(())
-            }
-        }
     }
 }

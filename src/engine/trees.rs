@@ -2,11 +2,11 @@
 //! not hold it up.
 
 use super::{Device, Engine, OnGpu};
-use crate::attention::aoc::{Building, Unit};
+use crate::attention::aoc::{self, Building, Unit};
 use crate::error::Result;
 use crate::kernel::Step;
 use crate::kernels::{Cover, CoverTensors, FarInputs};
-use crate::memory::{Memory, Tensor, stride};
+use crate::memory::{Memory, stride};
 use crate::models::Config;
 use crate::program::{Mode, Program, Recorder};
 use crate::session::Session;
@@ -32,16 +32,10 @@ pub(super) fn programs(
     forward: &Program,
 ) -> Vec<Program> {
     let d = config.attention;
-    let record = |record: &dyn Fn(&mut Recorder)| {
-        let mut r = Recorder::new(memory, Mode::Prefill);
-        record(&mut r);
-        r.finish()
-    };
+    let record = |record: &dyn Fn(&mut Recorder)| Program::record(memory, Mode::Prefill, record);
     let lookups = forward.dispatches.iter().filter(|d| d.kernel.name == "aoc_lookup");
     let of_layers = lookups.enumerate().flat_map(|(layer, lookup)| {
-        let named = lookup.kernel.bindings.iter().skip(1).zip(&lookup.tensors);
-        let tensor = |wanted| named.clone().find(|((name, _), _)| *name == wanted).map(|(_, t)| *t);
-        let kv: [Tensor; 2] = ["k_pages", "v_pages"].map(|name| tensor(name).expect("a lookup reads pages"));
+        let kv = ["k_pages", "v_pages"].map(|name| lookup.tensor(name).expect("a lookup reads pages"));
         let scale = lookup.spec.get_f32("SCALE") as f32;
         [
             record(&|r| {
@@ -60,7 +54,8 @@ impl Engine {
     pub fn graduate(&mut self, session: &mut Session) -> Result<()> {
         loop {
             let before = session.far();
-            self.build(&mut [session], u64::MAX)?;
+            self.begin_trees(&mut [session])?;
+            self.build(&mut [session], |_| u64::MAX)?;
             if session.far() == before {
                 return Ok(());
             }
@@ -74,8 +69,11 @@ impl Engine {
         if self.io.trees.is_none() {
             return Ok(());
         }
-        let step: u64 = self.costs(0, tokens.max(1), true).map(|cost| cost.flops).sum();
-        self.build(sessions, step / SHARE)
+        self.begin_trees(sessions)?;
+        self.build(sessions, |engine| {
+            let step: u64 = engine.costs(0, tokens.max(1), true).map(|cost| cost.flops).sum();
+            step / SHARE
+        })
     }
 
     /// Tokens of `s` that the next step may have: few where it is measured how widths do, as its far past is read by rows then.
@@ -118,11 +116,9 @@ impl Engine {
         Ok(Some(far.id()))
     }
 
-    /// Builds what computes no more than `flops`, but at least one unit of work.
-    fn build(&mut self, sessions: &mut [&mut Session], flops: u64) -> Result<()> {
-        let Some((cover, tensors)) = self.io.attention.far.map(|(cover, _)| cover).zip(self.io.trees) else {
-            return Ok(());
-        };
+    /// Begins the trees that are due.
+    fn begin_trees(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
+        let Some((cover, _)) = self.io.attention.far else { return Ok(()) };
         for s in sessions.iter_mut() {
             let Some(far) = &mut s.far else { continue };
             // Where there are no pages for it, that is for later.
@@ -132,6 +128,12 @@ impl Engine {
                 far.begin(next, &self.pool, &s.table)?;
             }
         }
+        Ok(())
+    }
+
+    /// Goes on building the first tree under way: what computes no more than `flops` says, but at least one unit of work.
+    fn build(&mut self, sessions: &mut [&mut Session], flops: impl FnOnce(&Self) -> u64) -> Result<()> {
+        let Some(tensors) = self.io.trees else { return Ok(()) };
         let layers = (self.trees.len() - 1) / OF_LAYER;
         let mut with_far = sessions.iter_mut().filter_map(|s| Some((s.far.as_mut()?, &mut s.table)));
         let Some((far, table)) = with_far.find_map(|(far, table)| far.building().is_some().then_some((far, table)))
@@ -139,7 +141,7 @@ impl Engine {
             return Ok(());
         };
         let queries = far.metric().to_vec();
-        let mut left = flops;
+        let mut left = flops(self);
         while let Some(building) = far.building() {
             // Another tree has been where this one's points and order were.
             let id = building.pages()[0];
@@ -147,7 +149,7 @@ impl Engine {
                 building.at.unit = 0;
                 self.building = Some(id);
             }
-            let units = building.units();
+            let units = aoc::units(building.rows());
             if building.at.unit == 0 {
                 self.device.write(tensors.source, &building.source)?;
                 self.device.write(tensors.queries, &queries)?;

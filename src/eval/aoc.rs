@@ -5,11 +5,11 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 
 use super::attend::attend;
-use super::forest::{Beam, Forest, first_size, forests, kept};
+use super::forest::{Beam, Forest, forests, kept};
 use super::{Covers, Dense, Far, Method, Past, SINKS};
+use crate::attention::aoc::first_size;
 use crate::attention::choose;
 use crate::error::Result;
-use crate::kernels::Cover;
 
 /// See the module. Trees are built once, of the first dense run, and serve any budget.
 #[derive(Default)]
@@ -32,7 +32,8 @@ impl Method for Aoc {
             pasts.par_chunks(dims.kv_heads).flat_map(|layer| forests(dims, layer)).collect()
         });
         let rows = dense.protocol().far;
-        let size = first_size(rows, (budget / 8).clamp(16, Cover::MOST));
+        let trees = forests.first().map_or(&[][..], |forest| &forest.trees);
+        let size = first_size(trees.iter().map(|tree| tree.rows), budget);
         let costs: Vec<_> = WIDTHS.iter().map(|width| Beam { width: *width, size }.cost(rows)).collect();
         let measured = pasts.par_iter().zip(forests).map(|(past, forest)| errors(past, forest, size));
         let chosen = choose(&measured.collect::<Vec<_>>(), &costs, budget);

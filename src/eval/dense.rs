@@ -161,11 +161,7 @@ impl Dense {
         let dims = replay.engine().config().attention;
         let batch = replay.engine().capacity().tokens;
         let mut session = replay.engine().session();
-        for part in tokens[..far].chunks(batch) {
-            session.push(part);
-            replay.engine().each_logits(&mut session, usize::MAX, |_, _| ())?;
-            go_on(progress(session.tokens().len(), end))?;
-        }
+        prefill(replay.engine(), &mut session, &tokens[..far], end, progress)?;
         let mut layers: Vec<Layer> =
             replay.layers().into_iter().map(|scores| Layer { scores, heads: Vec::new() }).collect();
         for layer in layers.iter_mut().filter(|layer| layer.scores.window == 0) {
@@ -228,23 +224,16 @@ impl Dense {
     /// positions that its near past holds.
     pub fn compare_session(&self, engine: &mut Engine, attention: Attention, progress: Progress) -> Result<Outcome> {
         let start = self.protocol.start();
-        let batch = engine.capacity().tokens;
         let mut session = engine.session_with(attention)?;
-        for part in self.tokens[..start].chunks(batch) {
-            session.push(part);
-            engine.each_logits(&mut session, usize::MAX, |_, _| ())?;
-            go_on(progress(session.tokens().len(), self.tokens.len()))?;
-        }
+        prefill(engine, &mut session, &self.tokens[..start], self.tokens.len(), progress)?;
         engine.graduate(&mut session)?;
         let row = self.pasts().count() * Reads::rows(1).bytes(self.dims.head_dim);
         // Anchors are a quarter of the rows.
         let mut outcome = Outcome::new(session.far() * 5 / 4 * row);
-        for part in self.tokens[start..start + self.protocol.tokens].chunks(batch) {
-            session.push(part);
-            engine.each_logits(&mut session, start, |position, row| {
-                outcome.add(&self.logits[position - start], row, self.tokens[position + 1]);
-            })?;
-        }
+        session.push(&self.tokens[start..start + self.protocol.tokens]);
+        engine.each_logits(&mut session, start, |position, row| {
+            outcome.add(&self.logits[position - start], row, self.tokens[position + 1]);
+        })?;
         outcome.rows = session.reads();
         outcome.bytes_read = session.reads() * row as f64;
         Ok(outcome)
@@ -307,6 +296,22 @@ impl<'a> Sequel<'a> {
         };
         replay.run(session, 0, attend, row)
     }
+}
+
+/// Computes `tokens` for `session`, of `all` positions that will be.
+fn prefill(
+    engine: &mut Engine,
+    session: &mut Session,
+    tokens: &[u32],
+    all: usize,
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<()> {
+    for part in tokens.chunks(engine.capacity().tokens) {
+        session.push(part);
+        engine.each_logits(session, usize::MAX, |_, _| ())?;
+        go_on(progress(session.tokens().len(), all))?;
+    }
+    Ok(())
 }
 
 fn go_on(flow: ControlFlow<()>) -> Result<()> {

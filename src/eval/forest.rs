@@ -2,16 +2,12 @@
 //! aoc_lookup does.
 
 use super::{Answers, Far, Past, Query, Reads, maths};
+use crate::attention::aoc::{self, Unit};
 use crate::kernel::Step;
 use crate::kernels::{AttentionDims, Cover, CoverTensors};
 use crate::kv::PAGE;
 use crate::memory::{Capacity, Element, Host, Memory, Tensor};
 use crate::program::{Mode, Program, Recorder};
-
-/// Rows of the nodes looked at first: the least number of which there are at most `most`.
-pub(super) fn first_size(rows: usize, most: usize) -> usize {
-    (0..).map(|i| Cover::LEAF << i).find(|size| rows / size <= most).expect("some size is more than all rows")
-}
 
 /// How a forest is looked up.
 #[derive(Clone, Copy, Debug)]
@@ -260,26 +256,21 @@ impl Nursery {
 
     fn build(&mut self) {
         let (dims, cover, scale, tensors, kv) = (self.dims, self.cover, self.scale, self.tensors, self.kv);
-        let step = |segment: usize| Step { rows: self.rows as u32, segment: segment as u32, ..Step::default() };
-        let points = self.record(|r| r.aoc_points(dims, cover, scale, tensors, kv));
-        let split = self.record(|r| r.aoc_split(dims.kv_heads, cover, tensors));
-        let gather = self.record(|r| r.aoc_gather(dims, cover, tensors, kv));
-        let nodes = self.record(|r| r.aoc_nodes(dims, tensors, kv));
-        let halves =
-            |n: usize, least: usize| std::iter::successors(Some(n), |n| Some(n / 2)).take_while(move |n| *n >= least);
-        let steps = [(&points, step(0))]
-            .into_iter()
-            .chain(halves(self.rows, 2 * Cover::LEAF).map(|segment| (&split, step(segment))))
-            .chain([(&gather, step(0))])
-            .chain(halves(self.rows / Cover::LEAF, 1).map(|count| (&nodes, step(count))));
-        let steps: Vec<_> = steps.collect();
-        steps.into_iter().for_each(|(program, step)| program.run_reference(&step, &mut self.host));
-    }
-
-    fn record(&self, record: impl FnOnce(&mut Recorder)) -> Program {
-        let mut recorder = Recorder::new(&self.memory, Mode::Prefill);
-        record(&mut recorder);
-        recorder.finish()
+        let record = |record: &dyn Fn(&mut Recorder)| Program::record(&self.memory, Mode::Prefill, record);
+        let points = record(&|r| r.aoc_points(dims, cover, scale, tensors, kv));
+        let split = record(&|r| r.aoc_split(dims.kv_heads, cover, tensors));
+        let gather = record(&|r| r.aoc_gather(dims, cover, tensors, kv));
+        let nodes = record(&|r| r.aoc_nodes(dims, tensors, kv));
+        for unit in aoc::units(self.rows) {
+            let (program, segment) = match unit {
+                Unit::Points => (&points, 0),
+                Unit::Split(rows) => (&split, rows),
+                Unit::Gather => (&gather, 0),
+                Unit::Nodes(nodes_of_depth) => (&nodes, nodes_of_depth),
+            };
+            let step = Step { rows: self.rows as u32, segment: segment as u32, ..Step::default() };
+            program.run_reference(&step, &mut self.host);
+        }
     }
 
     fn tree(&self, g: usize) -> Tree {

@@ -38,10 +38,8 @@ pub fn haystack(lines: &[Vec<u32>], needles: &[Needle], far: usize, length: usiz
 /// Which needles a session with `attention` finds behind the tokens of `text`, whose keys and values all questions share.
 pub fn found(engine: &mut Engine, attention: Attention, text: &[u32], needles: &[Needle]) -> Result<Vec<bool>> {
     let mut session = engine.session_with(attention)?;
-    for part in text.chunks(engine.capacity().tokens) {
-        session.push(part);
-        engine.each_logits(&mut session, usize::MAX, |_, _| ())?;
-    }
+    session.push(text);
+    engine.each_logits(&mut session, usize::MAX, |_, _| ())?;
     let mut found = Vec::new();
     for needle in needles {
         let mut question = session.fork();

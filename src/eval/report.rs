@@ -83,9 +83,14 @@ fn best(p: &[f64]) -> usize {
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
-    let most = logits.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x)) as f64;
-    let sum = logits.iter().map(|x| (*x as f64 - most).exp()).sum::<f64>().ln() + most;
+    let sum = log_sum_exp(logits);
     logits.iter().map(|x| *x as f64 - sum).collect()
+}
+
+/// ln sum exp, in f64.
+pub fn log_sum_exp(logits: &[f32]) -> f64 {
+    let most = logits.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x)) as f64;
+    logits.iter().map(|x| (*x as f64 - most).exp()).sum::<f64>().ln() + most
 }
 
 /// A method at a budget.

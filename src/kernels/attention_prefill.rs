@@ -69,23 +69,20 @@ impl Recorder<'_> {
         let spec = spec.u32("PAGE", Capacity::PAGE).u32("RUN", AttentionDims::RUN).f32("SCALE", scores.scale);
         let spec = spec.u32("WINDOW", scores.window).f32("CAP", scores.cap);
         let tile = self.tile();
-        let tokens = if matches!(self.mode(), Mode::Prefill | Mode::Measure) { d.tokens_each(tile) } else { 1 };
+        let tokens = if self.mode().is_prefill() { d.tokens_each(tile) } else { 1 };
         let spec = spec.include(part_include(tile)).u32("TOKENS", tokens);
         // Eight invocations that share by subgroup are a workgroup.
         let spec = if tile.broadcast { spec.include(OF_8) } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
-        let near = |r: &mut Self, o| match r.mode() {
-            Mode::Decode | Mode::Batch => {
+        let near = |r: &mut Self, o| {
+            if !r.mode().is_prefill() {
                 r.attention_decode(spec.clone(), d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
-                r.attention_merge(d, [i.sequences, i.parts, o, i.near]);
+                return r.attention_merge(d, [i.sequences, i.parts, o, i.near]);
             }
-            Mode::Prefill | Mode::Measure => {
-                let [groups, down] =
-                    [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
-                let extents = [Extent::Per(Count::Tiles, 1), groups, down];
-                let tensors = [i.tokens, i.tiles, i.pages, q, kv[0], kv[1], o, i.near];
-                r.dispatch(&ATTENTION_PREFILL, spec.clone(), &tensors, extents);
-            }
+            let [groups, down] = [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
+            let extents = [Extent::Per(Count::Tiles, 1), groups, down];
+            let tensors = [i.tokens, i.tiles, i.pages, q, kv[0], kv[1], o, i.near];
+            r.dispatch(&ATTENTION_PREFILL, spec.clone(), &tensors, extents);
         };
         let Some((cover, far)) = i.far.filter(|_| scores.window == 0) else { return near(self, o) };
         let both = |r: &mut Self, widths, o| {

@@ -21,7 +21,7 @@ impl StopText {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
         }
-        let certain = self.held.len() - self.stops.iter().map(|stop| self.begun(stop)).max().unwrap_or(0);
+        let certain = self.held.len() - self.stops.iter().map(|stop| begun(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(certain);
         (std::mem::replace(&mut self.held, rest), false)
     }
@@ -30,10 +30,9 @@ impl StopText {
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
+}
 
-    /// Bytes at the end of what is held that begin `stop`.
-    fn begun(&self, stop: &str) -> usize {
-        let ends = stop.char_indices().map(|(at, _)| at).rev();
-        ends.into_iter().find(|&at| self.held.ends_with(&stop[..at])).unwrap_or(0)
-    }
+/// Bytes at the end of `text` that begin `stop`, and are not all of it.
+pub(super) fn begun(text: &str, stop: &str) -> usize {
+    stop.char_indices().rev().map(|(at, _)| at).find(|at| text.ends_with(&stop[..*at])).unwrap_or(0)
 }

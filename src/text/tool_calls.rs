@@ -5,6 +5,8 @@
 //! were taught better: the object, or a list, in the place of text; then the tool must be one there is. What turns out to be no call
 //! is text.
 
+use super::stop::begun;
+
 /// How a family of models writes calls.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ToolStyle {
@@ -144,7 +146,7 @@ impl ToolCalls {
             self.at = At::Call { skip: self.held.len() - trimmed.len(), marked: false, sent: None };
             return true;
         }
-        let begun = marker.map_or(0, |marker| begins_at_end(&self.held, marker));
+        let begun = marker.map_or(0, |marker| begun(&self.held, marker));
         // Spaces before a call are none of the text.
         let certain = self.held[..self.held.len() - begun].trim_end().len();
         let rest = self.held.split_off(certain);
@@ -223,11 +225,6 @@ impl ToolCalls {
         self.begun = true;
         true
     }
-}
-
-/// Bytes at the end of `text` that begin `marker`.
-fn begins_at_end(text: &str, marker: &str) -> usize {
-    (1..marker.len()).rev().find(|n| text.ends_with(&marker[..*n])).unwrap_or(0)
 }
 
 /// What is known of a call that may go on.
