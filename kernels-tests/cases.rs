@@ -186,6 +186,7 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "aoc_direction" | "aoc_keys" | "aoc_refine" => aoc::split().into_iter().map(Case::Aoc).collect(),
         "aoc_order" => aoc::order().into_iter().map(Case::Aoc).collect(),
         "aoc_gate" => aoc::gate().into_iter().map(Case::Aoc).collect(),
+        "aoc_recall" => aoc::recall().into_iter().map(Case::Aoc).collect(),
         "aoc_rank" => aoc::rank().into_iter().map(Case::Aoc).collect(),
         "aoc_gather" => aoc::gather().into_iter().map(Case::Aoc).collect(),
         "aoc_nodes" => aoc::nodes().into_iter().map(Case::Aoc).collect(),
@@ -861,7 +862,6 @@ impl Draft {
             parts: m.tensor("parts", Element::F32, parts, d.head_dim + 4),
             near: m.tensor("near", Element::F32, capacity.tokens * d.heads, 4),
             far: None,
-            trials: None,
         };
         self.input(inputs.tokens, batch.tokens.as_flattened().to_vec());
         self.input(inputs.sequences, batch.sequences.as_flattened().to_vec());

@@ -69,7 +69,6 @@ fn attention_reads_the_keys_and_values_that_are_seen() {
             parts: m.tensor("parts", Element::F32, 24, 12),
             near: m.tensor("near", Element::F32, 32 * 6, 4),
             far: None,
-            trials: None,
         };
         let (q, o) = (m.activation("q", Count::Tokens, 48), m.activation("o", Count::Tokens, 48));
         let kv = ["k", "v"].map(|name| m.tensor(name, Element::F16, 9 * 2 * PAGE, 8));

@@ -4,6 +4,7 @@ use farpast::Error;
 use farpast::attention::Attention;
 use farpast::attention::aoc::{AocOptions, CHUNK};
 use farpast::engine::{Backend, Engine, EngineOptions};
+use farpast::kernels::Cover;
 use farpast::kv::PAGE;
 use farpast::memory::Element;
 use farpast::session::Session;
@@ -38,6 +39,12 @@ fn load(toy: &Toy, options: &EngineOptions) -> Engine {
 
 fn toy(name: &str) -> &'static Toy {
     toy::ALL.iter().find(|toy| toy.name == name).unwrap()
+}
+
+/// Those of the queries that a session keeps.
+fn kept_pages(engine: &Engine) -> usize {
+    let attention = engine.config().attention;
+    Cover::kept_pages(attention.heads / attention.kv_heads)
 }
 
 fn tokens(n: usize, toy: &Toy) -> Vec<u32> {
@@ -118,9 +125,9 @@ fn decoding_graduates_too_and_every_page_comes_back() {
         assert!(n < 1500, "{} rows after {n} steps", one.far());
     }
     let dense = one.tokens().len().div_ceil(PAGE);
-    // Anchors are a quarter of the rows; queries have four pages.
+    // Anchors are a quarter of the rows.
     let held = all - engine.free_pages();
-    assert!(held <= dense + 2 * CHUNK / 4 / PAGE + 4, "{held} pages, dense has {dense}");
+    assert!(held <= dense + 2 * CHUNK / 4 / PAGE + kept_pages(&engine), "{held} pages, dense has {dense}");
     drop(one);
     assert_eq!(engine.free_pages(), all);
 }
@@ -138,7 +145,7 @@ fn rewinding_into_trees_computes_them_again_and_forks_share_them() {
     assert_eq!((fork.far(), engine.free_pages()), (one.far(), held));
     assert!(difference(&last_logits(&mut engine, &mut fork), &first) <= 2e-5);
     // Its queries, a page of its own, and room for trees of its own.
-    assert!(held - engine.free_pages() <= 4 + 2, "{} pages", held - engine.free_pages());
+    assert!(held - engine.free_pages() <= kept_pages(&engine) + 2, "{} pages", held - engine.free_pages());
 
     // Within the near past nothing is lost.
     one.rewind(1590);
@@ -210,4 +217,30 @@ fn impossible_settings_are_errors_that_say_what_is_possible() {
     let refused =
         Engine::load(&windows.weights(), &EngineOptions { backend: Backend::Cpu, ..options(Element::F32) }, |_| ());
     assert!(matches!(refused, Err(Error::Request { .. })));
+}
+
+#[test]
+fn widths_are_tried_between_steps_and_no_step_waits_for_them() {
+    let toy = toy("llama");
+    let mut engine = load(toy, &options(Element::F16));
+    let tokens = tokens(1300, toy);
+    let (mut one, _) = session(&mut engine, aoc(200), &tokens);
+    let mut n = 0;
+    while one.heads().is_empty() {
+        engine.decode(&mut [&mut one], 16, |_| std::ops::ControlFlow::Continue(())).unwrap();
+        n += 16;
+        assert!(n < 1500, "nothing is known after {n} steps");
+    }
+    let (mut graduated, _) = session(&mut engine, aoc(200), &tokens);
+    engine.graduate(&mut graduated).unwrap();
+    for session in [&one, &graduated] {
+        let heads = session.heads();
+        assert_eq!(heads.len(), engine.config().layers * engine.config().attention.kv_heads);
+        // What reads more errs less, and all answers were counted.
+        for head in &heads {
+            assert!(head.rank >= 1.0 && head.alone <= 1.0, "{head:?}");
+            assert!(head.errors[5] <= head.errors[0] && head.errors[0].is_finite(), "{head:?}");
+        }
+        assert!(heads.iter().any(|head| head.errors[0] > 0.0));
+    }
 }

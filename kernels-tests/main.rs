@@ -10,6 +10,7 @@ mod aoc_nodes;
 mod aoc_order;
 mod aoc_points;
 mod aoc_rank;
+mod aoc_recall;
 mod aoc_refine;
 mod attention_decode;
 mod attention_merge;

@@ -1,22 +1,18 @@
 // errors[(layer.x + g) * TRIALS + TRIAL] += (sum |trial - exact|^2 / |exact|^2, rows that answered alone, answers, 0), over the tokens
-// whose sequence is measured and the query heads of g.
+// and the query heads of g.
 // One workgroup for each g.
 override D4: u32;  // D / 4
 override H: u32;
 override G: u32;
 override TRIALS: u32;
 override TRIAL: u32;
-override MEASURED: u32;  // entry of a sequence's lists: 1 where it is measured
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;       // [T]: token, position, page slot, sequence
-@group(0) @binding(2) var<storage, read> far: array<vec4<u32>>;          // [B]: first tree, trees, starting size, first of its lists
-@group(0) @binding(3) var<storage, read> lists: array<u32>;
-@group(0) @binding(4) var<storage, read> exact: array<vec4<f32>>;        // [T, H, D4]
-@group(0) @binding(5) var<storage, read> trial: array<vec4<f32>>;        // [T, H, D4]
-@group(0) @binding(6) var<storage, read> near: array<vec4<f32>>;         // [T, H]: m, l, and whether a row of the trial answers alone
-@group(0) @binding(7) var<storage, read_write> errors: array<vec4<f32>>;
-@group(0) @binding(8) var<uniform> layer: vec4<u32>;
+@group(0) @binding(1) var<storage, read> exact: array<vec4<f32>>;        // [T, H, D4]
+@group(0) @binding(2) var<storage, read> trial: array<vec4<f32>>;        // [T, H, D4]
+@group(0) @binding(3) var<storage, read> near: array<vec4<f32>>;         // [T, H]: m, l, and whether a row of the trial answers alone
+@group(0) @binding(4) var<storage, read_write> errors: array<vec4<f32>>;
+@group(0) @binding(5) var<uniform> layer: vec4<u32>;
 
 const LANES = 64u;
 const R = H / G;
@@ -29,8 +25,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sum = vec4(0.0);
     for (var i = lane; i < step.n_tokens * R; i += LANES) {
         let t = i / R;
-        let sequence = far[tokens[t].w];
-        if sequence.z == 0u || lists[sequence.w + MEASURED] == 0u { continue; }
         let answer = t * H + g * R + i % R;
         var error = 0.0;
         var norm = 0.0;

@@ -3,7 +3,7 @@
 // estimate it (score + log rows), are expanded and the others answer with their anchors; at the bottom the rows of the leaves
 // chosen are read exactly. A head of keys and values without a width reads all rows. Where the best row of a query leads by
 // more than GAP, its value alone is the answer (A0).
-// Also keeps every STRIDE-th token's queries, from which later trees take their metric.
+// Also keeps queries, from which later trees take their metric, and with which widths are tried.
 // One workgroup for each (token, g); the R query heads of g share its candidates.
 override D4: u32;  // D / 4
 override H: u32;
@@ -14,8 +14,6 @@ override MOST: u32;    // candidates at once
 override SCALE: f32;
 override CAP: f32;     // scores become CAP * tanh(score / CAP); 0: they stay
 override GAP: f32;
-override QUERIES: u32; // kept for each sequence
-override STRIDE: u32;
 override WIDTHS: u32;  // widths of a sequence, of all layers and heads
 
 const R = H / G;
@@ -152,14 +150,22 @@ fn own_dim(i: u32, lane: u32) -> u32 {
     return min(lane + i * LANES, D4 - 1u);
 }
 
-// Every STRIDE-th query goes to the place of the oldest kept.
+// A query that is kept goes to the place of the oldest.
 fn keep(position: u32, pages: u32, g: u32, lane: u32) {
-    if position % STRIDE != 0u { return; }
-    let i = position / STRIDE % QUERIES;
-    let base = slot_base(lists[pages + i / (2u * PAGE)], g, i);
+    if !is_kept(position) { return; }
+    let turn = turn_of(position);
+    if is_of_trials(position) {
+        for (var r = 0u; r < R; r += 1u) { put(pages, g, OF_TRIALS + turn * R + r, r, lane); }
+    } else {
+        put(pages, g, turn, turn % R, lane);
+    }
+}
+
+fn put(pages: u32, g: u32, item: u32, r: u32, lane: u32) {
+    let base = slot_base(lists[pages + item / (2u * PAGE)], g, item);
     for (var d = lane; d < D4; d += LANES) {
-        let x = kv_pack(q[query + i % R * D4 + d]);
-        if i / PAGE % 2u == 1u { v_pages[base + d] = x; } else { k_pages[base + d] = x; }
+        let x = kv_pack(q[query + r * D4 + d]);
+        if item / PAGE % 2u == 1u { v_pages[base + d] = x; } else { k_pages[base + d] = x; }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
 use crate::kernel::Step;
 use crate::kernels::{AttentionDims, Cover, SAMPLED};
-use crate::kv::PagePool;
+use crate::kv::{PagePool, PageTable};
 use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
 use crate::prefix::PrefixCache;
@@ -124,7 +124,9 @@ pub struct Engine {
     /// The first page of the tree that was built last.
     building: Option<u32>,
     /// The far past whose widths are tried.
-    measuring: Option<u32>,
+    trying: Option<u32>,
+    /// Operations that building and trying may do next; below 0 they have done more than that.
+    credit: i64,
     device: Device,
 }
 
@@ -189,8 +191,8 @@ impl Engine {
         })?;
         recorded.memory.forget_values();
         let bind = |program: &Program| gpu.bind(&buffers, program, &pipelines);
-        let [prefill, batch, decode, measure] = recorded.programs.0.each_ref().map(bind);
-        let programs = PerMode([prefill?, batch?, decode?, measure?]);
+        let [prefill, batch, decode] = recorded.programs.0.each_ref().map(bind);
+        let programs = PerMode([prefill?, batch?, decode?]);
         let trees = recorded.trees.iter().map(bind).collect::<Result<_>>()?;
         gpu.save_pipelines();
         Ok(Self::new(recorded, Device::Gpu(Box::new(OnGpu { gpu, buffers, programs, trees }))))
@@ -206,8 +208,8 @@ impl Engine {
         let Recorded { config, memory, programs, trees, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
         let prefixes = PrefixCache::new(&pool);
-        let (building, measuring) = (None, None);
-        Self { config, memory, io, pool, prefixes, steps: 0, programs, trees, building, measuring, device }
+        let (building, trying, credit) = (None, None, 0);
+        Self { config, memory, io, pool, prefixes, steps: 0, programs, trees, building, trying, credit, device }
     }
 
     /// Shapes of the model.
@@ -328,8 +330,6 @@ impl Engine {
                 0 => (pending.min(outputs), pending.min(outputs)),
                 before => (before.min(tokens), 0),
             };
-            let most = self.most_tokens(session);
-            let (n, n_rows) = (n.min(most), n_rows.min(most));
             let rows = self.attempt(&mut [session], |engine, sessions| {
                 let inputs = engine.inputs(sessions, &[n], &[n_rows])?;
                 let launched = engine.launch(&inputs)?;
@@ -371,7 +371,7 @@ impl Engine {
 
     /// Tokens of each session in the next step.
     fn shares(&self, sessions: &[&mut Session]) -> Vec<usize> {
-        let wanted: Vec<_> = sessions.iter().map(|s| s.pending().len().min(self.most_tokens(s))).collect();
+        let wanted: Vec<_> = sessions.iter().map(|s| s.pending().len()).collect();
         shares(&wanted, self.memory.capacity.tokens)
     }
 
@@ -379,13 +379,13 @@ impl Engine {
     /// the logits of the last `outputs[i]` of them. Within [`attempt`](Self::attempt).
     fn inputs(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
         self.tidy(sessions, counts.iter().sum())?;
-        let measures = self.measures(sessions, counts)?;
         let capacity = self.memory.capacity;
         let active = counts.iter().filter(|n| **n > 0).count();
         if active > capacity.sequences {
             return Err(Error::request("sessions of a step", format!("at most {}", capacity.sequences), active));
         }
         let mut needed = 0;
+        let cover = self.io.attention.far.map(|(cover, _)| cover);
         for (s, n) in sessions.iter().zip(counts) {
             let tokens = s.table.len() + n;
             if tokens > capacity.context {
@@ -395,15 +395,16 @@ impl Engine {
             let known = &s.tokens()[s.table.len().min(s.tokens().len())..tokens.min(s.tokens().len())];
             check_ids(known, self.config.vocab)?;
             s.sampling.check()?;
-            needed += s.table.pages_for(*n) + s.far.as_ref().map_or(0, Far::pages_needed);
+            needed +=
+                s.table.pages_for(*n) + cover.zip(s.far.as_ref()).map_or(0, |(cover, far)| far.pages_needed(cover));
         }
         self.make_room(needed)?;
         for s in sessions.iter_mut() {
-            if let Some(far) = &mut s.far {
-                far.prepare(&self.pool, s.table.len())?;
+            if let Some((cover, far)) = cover.zip(s.far.as_mut()) {
+                far.prepare(cover, &self.pool, s.table.len())?;
             }
         }
-        let mut inputs = Inputs { cover: self.io.attention.far.map(|(cover, _)| cover), measures, ..Inputs::default() };
+        let mut inputs = Inputs { cover, ..Inputs::default() };
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {
                 let from = s.table.len();
@@ -489,8 +490,6 @@ struct Inputs {
     sampling: Vec<[u32; 4]>,
     /// With trees.
     cover: Option<Cover>,
-    /// Which far past's widths are tried.
-    measures: Option<u32>,
     /// A sequence's first tree is counted from the first of `trees`.
     past: Vec<[u32; 4]>,
     trees: Vec<[u32; 4]>,
@@ -500,24 +499,29 @@ struct Inputs {
 impl Inputs {
     /// Adds the positions of `s` from `from` on, with logits of the last `n_outputs`.
     fn add(&mut self, s: &Session, from: usize, n_outputs: usize) {
-        let (sequence, first, list) = (self.sequences.len() as u32, self.tokens.len(), self.pages.len());
+        let (sequence, first) = (self.sequences.len() as u32, self.tokens.len());
         let to = s.table.len();
         let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED + s.drawn.1);
         let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
-        attention::list(&s.table, &mut self.pages);
-        let far = self.cover.zip(s.far.as_ref());
-        let measured = self.measures.is_some_and(|id| s.far.as_ref().is_some_and(|far| far.id() == id));
-        let past = far.map(|(cover, far)| far.list(cover, measured, &mut self.trees, &mut self.lists));
-        self.past.push(past.unwrap_or_default());
-        self.sequences.push([list, self.pages.len() - list, first, to - from].map(|n| n as u32));
-        for tile in (0..to - from).step_by(AttentionDims::TILE) {
-            let n = (to - from - tile).min(AttentionDims::TILE);
-            self.tiles.push([list, self.pages.len() - list, first + tile, n].map(|n| n as u32));
-        }
+        self.attend(&s.table, s.far.as_ref(), first);
         for p in to - n_outputs..to {
             self.outputs.push((first + p - from) as u32);
             self.sampling.push(s.sampling.draw(p + 1).to_words());
+        }
+    }
+
+    /// Adds a sequence of the tokens from `first` on, and what they read.
+    fn attend(&mut self, table: &PageTable, far: Option<&Far>, first: usize) {
+        let (list, n) = (self.pages.len(), self.tokens.len() - first);
+        attention::list(table, &mut self.pages);
+        let far = self.cover.zip(far);
+        let past = far.map(|(cover, far)| far.list(cover, &mut self.trees, &mut self.lists));
+        self.past.push(past.unwrap_or_default());
+        self.sequences.push([list, self.pages.len() - list, first, n].map(|n| n as u32));
+        for tile in (0..n).step_by(AttentionDims::TILE) {
+            let n = (n - tile).min(AttentionDims::TILE);
+            self.tiles.push([list, self.pages.len() - list, first + tile, n].map(|n| n as u32));
         }
     }
 
@@ -531,7 +535,6 @@ impl Inputs {
     /// The program that runs them.
     fn mode(&self) -> Mode {
         match (self.sequences.len(), self.tokens.len()) {
-            _ if self.measures.is_some() => Mode::Measure,
             (1, 1) => Mode::Decode,
             (sequences, tokens) if sequences == tokens => Mode::Batch,
             _ => Mode::Prefill,

@@ -10,6 +10,7 @@ mod aoc_nodes;
 mod aoc_order;
 mod aoc_points;
 mod aoc_rank;
+mod aoc_recall;
 mod aoc_refine;
 mod attention_decode;
 mod attention_merge;
@@ -56,6 +57,7 @@ pub static ALL: &[&Kernel] = &[
     &aoc_direction::AOC_DIRECTION,
     &aoc_keys::AOC_KEYS,
     &aoc_rank::AOC_RANK,
+    &aoc_recall::AOC_RECALL,
     &aoc_refine::AOC_REFINE,
     &aoc_order::AOC_ORDER,
     &aoc_gate::AOC_GATE,
@@ -133,8 +135,6 @@ pub struct AttentionInputs {
     pub near: Tensor,
     /// With the far past of sequences in trees of anchors.
     pub far: Option<(Cover, FarInputs)>,
-    /// Where [`Mode::Measure`](crate::program::Mode::Measure) tries widths.
-    pub trials: Option<Trials>,
 }
 
 /// Keys that the queries of a step see, at most. A list's last page counts in full, and where sequences differ, each counts as

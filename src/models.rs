@@ -155,8 +155,8 @@ pub struct Io {
     pub sampling: Tensor,
     /// `[R]`: sampled ids.
     pub ids: Tensor,
-    /// Where trees of anchors are built, when sessions may have them.
-    pub trees: Option<CoverTensors>,
+    /// Where trees of anchors are built and widths are tried, when sessions may have them.
+    pub trees: Option<(CoverTensors, Trials)>,
 }
 
 impl Io {
@@ -175,14 +175,16 @@ impl Io {
                 parts: m.tensor("parts", Element::F32, parts, config.attention.head_dim + 4),
                 near: m.tensor("near", Element::F32, c.tokens * config.attention.heads, 4),
                 far: cover.map(|cover| (cover, FarInputs::declare(cover, m))),
-                trials: cover.map(|cover| Trials::declare(config.attention, cover, m)),
             },
             outputs: m.input("outputs", Count::Outputs, 1),
             last: m.activation("last", Count::Outputs, config.hidden),
             logits: m.activation("logits", Count::Outputs, config.vocab),
             sampling: m.input("sampling", Count::Outputs, 4),
             ids: m.input("ids", Count::Outputs, 1),
-            trees: cover.map(|cover| CoverTensors::declare(config.attention.kv_heads, cover, m)),
+            trees: cover.map(|cover| {
+                let tensors = CoverTensors::declare(config.attention.kv_heads, cover, m);
+                (tensors, Trials::declare(config.attention, cover, m))
+            }),
         }
     }
 }

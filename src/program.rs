@@ -105,23 +105,21 @@ pub enum Mode {
     Batch,
     /// One token of one sequence: linears of one token, and attention_decode.
     Decode,
-    /// As for prefill, but the far past is answered from all rows, and it is measured how answers from anchors would do.
-    Measure,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 4] = [Mode::Prefill, Mode::Batch, Mode::Decode, Mode::Measure];
+    pub const ALL: [Self; 3] = [Mode::Prefill, Mode::Batch, Mode::Decode];
 
     /// Whether a sequence may have several tokens.
     pub(crate) fn is_prefill(self) -> bool {
-        matches!(self, Mode::Prefill | Mode::Measure)
+        self == Mode::Prefill
     }
 }
 
 /// One of each mode, indexed by it.
 #[derive(Clone, Debug)]
-pub struct PerMode<T>(pub [T; 4]);
+pub struct PerMode<T>(pub [T; 3]);
 
 impl<T> Index<Mode> for PerMode<T> {
     type Output = T;

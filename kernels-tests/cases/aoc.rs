@@ -16,8 +16,10 @@ pub enum Aoc {
     Rank { heads: usize, rows: usize, values: Spread },
     /// One bisection of all segments.
     Split { heads: usize, rows: usize, segment: usize, values: Spread },
-    /// Errors of a width, of four tokens in three sequences of which one is measured.
+    /// Errors of a width, of four tokens.
     Gate { dims: AttentionDims, width: usize },
+    /// Queries that were kept at three positions, in pages of their own.
+    Recall { dims: AttentionDims, kv: Element },
     /// Rows to their pages.
     Gather { dims: AttentionDims, kv: Element, rows: usize },
     /// Anchors of the depth of so many nodes.
@@ -68,6 +70,14 @@ pub fn order() -> Vec<Aoc> {
 
 pub fn gate() -> Vec<Aoc> {
     vec![Aoc::Gate { dims: dims(6, 2, 12), width: 0 }, Aoc::Gate { dims: dims(5, 1, 36), width: 2 }]
+}
+
+pub fn recall() -> Vec<Aoc> {
+    vec![
+        Aoc::Recall { dims: dims(6, 2, 12), kv: Element::F32 },
+        Aoc::Recall { dims: dims(5, 1, 36), kv: Element::F16 },
+        Aoc::Recall { dims: dims(3, 3, 80), kv: Element::F16 },
+    ]
 }
 
 pub fn rank() -> Vec<Aoc> {
@@ -170,27 +180,60 @@ impl Aoc {
                 setup
             }
             Aoc::Gate { dims: d, width } => {
-                let mut draft = Draft::with(Capacity { tokens: 8, sequences: 4, context: 64, pages: 4, ..CAPACITY });
-                let cover = Cover { kv_heads: d.kv_heads, ..cover(64, 8, 3 * d.kv_heads + 1, 0.0) };
+                let mut draft = Draft::with(Capacity { tokens: 8, ..CAPACITY });
+                let cover = Cover { kv_heads: d.kv_heads, ..cover(64, 8, 3 * d.kv_heads, 0.0) };
                 let m = &mut draft.memory;
-                let tokens = m.input("tokens", Count::Tokens, 4);
-                let far = FarInputs::declare(cover, m);
                 let exact = m.activation("exact", Count::Tokens, d.heads * d.head_dim);
                 let near = m.tensor("near", Element::F32, 8 * d.heads, 4);
+                let layer = m.words("layer", [d.kv_heads as u32, 0, 0, 0]);
                 let trials = Trials::declare(d, cover, m);
                 draft.rows(near, 4 * d.heads, |_, _| random.signed(1.0));
-                draft.input(tokens, [2, 1, 1, 0].into_iter().flat_map(|b| [7, 9, 5, b]).collect());
-                // Only the last entry of the lists says that the second is measured and not the first; the third has no far past.
-                draft.input(far.far, vec![0, 0, 8, 0, 3, 1, 16, cover.widths() as u32, 0, 0, 0, cover.widths() as u32]);
-                let list = |last: u32| std::iter::repeat_n(1 - last, cover.measured()).chain([last]);
-                draft.input(far.lists, [0, 1].into_iter().flat_map(list).collect());
                 for t in [exact, trials.answer] {
                     draft.rows(t, 4, |_, _| random.signed(2.0));
                 }
                 draft.rows(trials.errors, cover.heads * Cover::TRIALS.len(), |_, _| random.unit());
-                let step = Step { n_tokens: 4, n_sequences: 3, ..Step::default() };
-                draft.record(format!("{self:?}"), Mode::Measure, vec![step], |r| {
-                    r.aoc_gate(d, cover, [1, width], tokens, far, [exact, near], trials)
+                let step = Step { n_tokens: 4, ..Step::default() };
+                draft.record(format!("{self:?}"), Mode::Prefill, vec![step], |r| {
+                    r.aoc_gate(d, layer, width, [exact, near], trials)
+                })
+            }
+            Aoc::Recall { dims: d, kv } => {
+                let kept = Cover::kept_pages(d.heads / d.kv_heads);
+                let places = shuffled(2 * kept + 2, order);
+                let mut draft = Draft::with(Capacity {
+                    tokens: 8,
+                    sequences: 3,
+                    context: 1024,
+                    pages: 2 * kept + 2,
+                    kv,
+                    ..CAPACITY
+                });
+                let cover = cover(64, 8, 5, 0.0);
+                let m = &mut draft.memory;
+                let tokens = m.input("tokens", Count::Tokens, 4);
+                let layer = m.words("layer", [0; 4]);
+                let far = FarInputs {
+                    layers: layer,
+                    trials: layer,
+                    far: m.tensor("far", Element::U32, 3, 4),
+                    lists: m.tensor("lists", Element::U32, 2 * (kept + 20), 1),
+                };
+                let pages =
+                    ["k_pages", "v_pages"].map(|n| m.tensor(n, kv, (2 * kept + 2) * d.kv_heads * PAGE, d.head_dim));
+                let q = m.activation("q", Count::Tokens, d.heads * d.head_dim);
+                draft.fill_kv(pages, &mut random);
+                // The last two of one sequence; the last of all turns of the ring, and its first.
+                let last = (Cover::SPAN - Cover::STRIDE) as u32;
+                let positions = [[5, 1024 + 4, 0, 1], [5, last, 0, 0], [5, 1024 + 12, 0, 1]];
+                draft.input(tokens, positions.as_flattened().to_vec());
+                let all = cover.widths();
+                draft.input(far.far, [[2, 0, 8, 1], [2, 0, 8, (1 + all + kept) as u32]].as_flattened().to_vec());
+                let list = |pages: &[u32]| [vec![3; all], pages.to_vec()].concat();
+                let lists = [vec![9], list(&places[..kept]), list(&places[kept..2 * kept])].concat();
+                draft.input(far.lists, lists);
+                let step = Step { n_tokens: 3, n_sequences: 2, ..Step::default() };
+                draft.record(format!("{self:?}"), Mode::Prefill, vec![step], |r| {
+                    r.aoc_recall(d, cover, tokens, far, pages, q)
                 })
             }
             Aoc::Gather { dims: d, kv, rows } => {
@@ -229,14 +272,14 @@ impl Aoc {
     pub fn is_small(&self) -> bool {
         match self {
             Aoc::Points { rows, .. } | Aoc::Split { rows, .. } | Aoc::Gather { rows, .. } => *rows < 200,
-            Aoc::Gate { .. } | Aoc::Nodes { .. } | Aoc::Rank { .. } => true,
+            Aoc::Gate { .. } | Aoc::Recall { .. } | Aoc::Nodes { .. } | Aoc::Rank { .. } => true,
             Aoc::Lookup { dims, .. } => dims.head_dim < 60,
         }
     }
 }
 
 fn cover(rows: usize, lanes: usize, widths: usize, gap: f32) -> Cover {
-    Cover { rows, gap, lanes, heads: widths.saturating_sub(1), kv_heads: 0 }
+    Cover { rows, gap, lanes, heads: widths, kv_heads: 0, group: 1 }
 }
 
 /// Tensors of a tree of `rows` rows, which lie in pages of the second half of the pool.
@@ -303,20 +346,19 @@ fn lookup_setup(
     let mut random = Random(23);
     // Two sequences: the first without a far past, as is the third token's.
     let pages_of = |rows: usize| [rows / PAGE, (2 * rows / Cover::LEAF).div_ceil(PAGE)];
-    let kept = Cover::QUERIES / (2 * PAGE);
+    let kept = Cover::kept_pages(d.heads / d.kv_heads);
     let tree_pages: usize = trees.iter().flat_map(|rows| pages_of(*rows)).sum();
     let pages = 2 * kept + tree_pages + 2;
     let places = shuffled(pages, order);
     let mut draft = Draft::with(Capacity { tokens: 8, sequences: 3, context: 1024, pages, kv, ..CAPACITY });
     draft.memory.tile = tile;
-    let (first, all) = (2, widths.len() + 3);
+    let (first, all) = (2, widths.len() + 2);
     let mut far = vec![[0, 0, size as u32, 0], [0; 4]];
     let mut lists: Vec<u32> = vec![0; all];
     lists.extend(&places[..kept]);
     far[1] = [2, trees.len() as u32, size as u32, lists.len() as u32];
     lists.extend([7, 9]);
     lists.extend(widths);
-    lists.push(8);
     lists.extend(&places[kept..2 * kept]);
     let mut next = 2 * kept;
     for rows in trees {
@@ -337,8 +379,8 @@ fn lookup_setup(
     let near = m.tensor("near", Element::F32, 8 * d.heads, 4);
     let [q, o] = ["q", "o"].map(|n| m.activation(n, Count::Tokens, d.heads * d.head_dim));
     let pages = ["k_pages", "v_pages"].map(|n| m.tensor(n, kv, pages * d.kv_heads * PAGE, d.head_dim));
-    // Of the second sequence two tokens, of which the first's queries are kept.
-    let positions: [[u32; 4]; 3] = [[5, 1028, 0, 1], [5, 1029, 0, 1], [5, 516, 0, 0]];
+    // Of the second sequence two tokens, of which the first's queries are kept for trials; of the first a query for the metric.
+    let positions: [[u32; 4]; 3] = [[5, 1028, 0, 1], [5, 1029, 0, 1], [5, 536, 0, 0]];
     draft.input(tokens, positions.as_flattened().to_vec());
     draft.input(inputs.far, far.as_flattened().to_vec());
     draft.input(inputs.lists, lists);

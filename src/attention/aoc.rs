@@ -49,6 +49,9 @@ pub const CHUNK: usize = 512;
 /// Trees of one size that become one.
 const MERGED: usize = 4;
 
+/// Widths are tried again when the far past has grown by this part.
+const GROWTH: usize = 8;
+
 /// Rows of the largest tree, for contexts of so many positions: so many trees are looked at together.
 pub fn largest(context: usize) -> usize {
     let mut rows = CHUNK * MERGED;
@@ -79,10 +82,10 @@ pub struct Far {
     since: usize,
     building: Option<Building>,
     known: Known,
-    /// Whether it is to be measured how they do.
-    due: bool,
-    /// Tokens that were, since then.
-    pub measured: usize,
+    /// Rows when widths were tried.
+    tried: usize,
+    /// Which of its [trials](Far::trials) comes next.
+    pub trial: usize,
 }
 
 /// A tree to build: a chunk, with all rows of the trees that it replaces.
@@ -152,13 +155,13 @@ impl Far {
     /// None yet.
     pub fn new(options: AocOptions) -> Self {
         let (trees, known) = Default::default();
-        Self { options, trees, queries: None, since: 0, building: None, known, due: false, measured: 0 }
+        Self { options, trees, queries: None, since: 0, building: None, known, tried: 0, trial: 0 }
     }
 
     /// The same trees for a fork, which keeps queries of its own.
     pub fn fork(&self) -> Self {
         let (trees, known) = (self.trees.clone(), self.known.clone());
-        Self { trees, known, due: self.due, ..Self::new(self.options) }
+        Self { trees, known, tried: self.tried, ..Self::new(self.options) }
     }
 
     /// Rows in trees.
@@ -183,25 +186,29 @@ impl Far {
     }
 
     /// Pages that it will take before its next step.
-    pub fn pages_needed(&self) -> usize {
-        if self.queries.is_none() { KEPT } else { 0 }
+    pub fn pages_needed(&self, cover: Cover) -> usize {
+        if self.queries.is_none() { Cover::kept_pages(cover.group) } else { 0 }
     }
 
     /// Takes them. The session has computed `len` positions.
-    pub fn prepare(&mut self, pool: &PagePool, len: usize) -> Result<()> {
+    pub fn prepare(&mut self, cover: Cover, pool: &PagePool, len: usize) -> Result<()> {
         if self.queries.is_none() {
-            self.queries = Some(pool.take(KEPT)?);
+            self.queries = Some(pool.take(Cover::kept_pages(cover.group))?);
             self.since = len;
         }
         Ok(())
     }
 
+    /// Whether queries of all the last positions of `table` are kept.
+    fn has_queries(&self, table: &PageTable) -> bool {
+        table.len().saturating_sub(self.since) >= Cover::SPAN
+    }
+
     /// The next tree, when enough positions have left the near past.
     pub fn next(&self, table: &PageTable, largest: usize) -> Option<Next> {
-        let kept = table.len().saturating_sub(self.since) >= Cover::QUERIES * Cover::STRIDE;
         if self.options.gate == 0.0
             || self.building.is_some()
-            || !kept
+            || !self.has_queries(table)
             || table.len() < self.end() + self.options.local + CHUNK
         {
             return None;
@@ -231,6 +238,11 @@ impl Far {
         Ok(())
     }
 
+    /// Whether a tree is under way.
+    pub fn is_building(&self) -> bool {
+        self.building.is_some()
+    }
+
     /// The tree under way.
     pub fn building(&mut self) -> Option<&mut Building> {
         self.building.as_mut()
@@ -248,18 +260,30 @@ impl Far {
             self.trees.push(Arc::new(tree));
             table.give_back(self.end());
             self.known.widths = self.widths();
-            self.due = self.options.gate.is_finite() && self.rows() > self.options.budget;
+            self.trial = 0;
         }
+    }
+
+    /// Whether widths are to be tried: what it has grown since they were may be harder.
+    pub fn is_due(&self, table: &PageTable) -> bool {
+        let rows = self.rows();
+        self.options.gate.is_finite()
+            && rows > self.options.budget
+            && rows >= self.tried + self.tried.div_ceil(GROWTH)
+            && self.has_queries(table)
+    }
+
+    /// Positions whose queries widths are tried with, at most `most` at once: those of each trial in every layer.
+    pub fn trials(&self, table: &PageTable, most: usize) -> Vec<Vec<usize>> {
+        let is_kept = |position: &usize| position / Cover::STRIDE % 2 == 1;
+        let span = (table.len() - Cover::SPAN).next_multiple_of(Cover::STRIDE)..table.len();
+        let positions: Vec<_> = span.step_by(Cover::STRIDE).filter(is_kept).collect();
+        positions.chunks(most).map(<[usize]>::to_vec).collect()
     }
 
     /// Tells it from others, once it is prepared for a step.
     pub fn id(&self) -> u32 {
         self.queries.as_ref().map_or(u32::MAX, |pages| pages[0])
-    }
-
-    /// Whether it is to be measured how widths do.
-    pub fn is_due(&self) -> bool {
-        self.due
     }
 
     /// What is known of each head of each layer without a window.
@@ -286,12 +310,12 @@ impl Far {
         }
         known.ranks = ranks;
         self.known.widths = self.widths();
-        (self.due, self.measured) = (false, 0);
+        (self.tried, self.trial) = (self.rows(), 0);
     }
 
     /// Adds what a step reads: to `trees`, and to `lists` what `cover` says, and pages. Returns the sequence's entry, whose first tree is counted
     /// from the first of `trees`.
-    pub fn list(&self, cover: Cover, is_measured: bool, trees: &mut Vec<[u32; 4]>, lists: &mut Vec<u32>) -> [u32; 4] {
+    pub fn list(&self, cover: Cover, trees: &mut Vec<[u32; 4]>, lists: &mut Vec<u32>) -> [u32; 4] {
         let (first, list) = (trees.len(), lists.len());
         // Before anything is measured all rows are read.
         match self.options.gate.is_finite() {
@@ -303,7 +327,6 @@ impl Far {
         for width in [0].into_iter().chain(Cover::TRIALS) {
             lists.extend(std::iter::repeat_n(width as u32, cover.kv_heads));
         }
-        lists.push(is_measured.into());
         lists.extend(self.queries.iter().flat_map(|pages| pages.iter()));
         for tree in &self.trees {
             let pages = lists.len();
@@ -389,9 +412,6 @@ pub type Sums = [f32; 4];
 fn error([sum, _, answers, _]: &Sums) -> f32 {
     sum / answers.max(1.0)
 }
-
-/// Pages of the queries that a session keeps.
-const KEPT: usize = Cover::QUERIES / (2 * PAGE);
 
 impl Building {
     /// The pages of its rows, then of its nodes.

@@ -191,7 +191,7 @@ impl Plan {
             _ => (0, false),
         };
         let pages = match self.what {
-            What::Far { rows } => Cover::QUERIES / (2 * PAGE) + rows / PAGE + 2 * rows / Cover::LEAF / PAGE,
+            What::Far { rows } => Cover::kept_pages(a.heads / a.kv_heads) + rows / PAGE + 2 * rows / Cover::LEAF / PAGE,
             _ => (depth + t).div_ceil(PAGE),
         };
         let mut far = Vec::new();
@@ -218,7 +218,6 @@ impl Plan {
             ),
             near: m.tensor("near", Element::F32, t * a.heads, 4),
             far: None,
-            trials: None,
         };
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let kv_rows = pages * a.kv_heads * PAGE;
@@ -262,7 +261,7 @@ impl Plan {
             What::Far { rows } => {
                 let (q, kv, o) = (token(&mut m, q_dim), kv(&mut m), token(&mut m, q_dim));
                 let trees = rows.div_ceil(TREE);
-                let entries = a.kv_heads + 1 + pages;
+                let entries = a.kv_heads + pages;
                 let layer = m.words("layer", [0; 4]);
                 let inputs_of_far = FarInputs {
                     layers: layer,
@@ -270,8 +269,15 @@ impl Plan {
                     far: m.tensor("far", Element::U32, 1 + trees, 4),
                     lists: m.tensor("lists", Element::U32, entries, 1),
                 };
-                far = inputs_of_rows(rows, a.kv_heads, inputs_of_far);
-                let cover = Cover { rows: TREE, gap: f32::MAX, lanes: m.tile.lanes, heads: a.kv_heads, kv_heads: 0 };
+                let cover = Cover {
+                    rows: TREE,
+                    gap: f32::MAX,
+                    lanes: m.tile.lanes,
+                    heads: a.kv_heads,
+                    kv_heads: 0,
+                    group: a.heads / a.kv_heads,
+                };
+                far = inputs_of_rows(rows, cover, inputs_of_far);
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
                 let record = Program::record(&m, mode, |r| {
                     r.aoc_lookup(
@@ -334,17 +340,16 @@ impl Plan {
 }
 
 /// Trees of `rows` rows in all, and the pages they are in: after those of kept queries, one tree after the other.
-fn inputs_of_rows(rows: usize, kv_heads: usize, tensors: FarInputs) -> Vec<(Tensor, Vec<u32>)> {
-    let kept = Cover::QUERIES / (2 * PAGE);
+fn inputs_of_rows(rows: usize, cover: Cover, tensors: FarInputs) -> Vec<(Tensor, Vec<u32>)> {
     let sizes: Vec<_> = (0..rows).step_by(TREE).map(|first| TREE.min(rows - first)).collect();
     let start = (0..).map(|i| Cover::LEAF << i).find(|size| rows / size <= 2 * WIDTH as usize || *size == TREE);
     let mut far = vec![[1, sizes.len(), start.unwrap_or(TREE), 0]];
-    let mut at = kv_heads + 1 + kept;
+    let mut at = cover.heads + Cover::kept_pages(cover.group);
     for size in sizes {
         far.push([size, at, at + size / PAGE, 0]);
         at += size / PAGE + 2 * size / Cover::LEAF / PAGE;
     }
-    let lists = (0..=kv_heads).map(|_| WIDTH).chain(0..(at - kv_heads - 1) as u32).collect();
+    let lists = (0..cover.heads).map(|_| WIDTH).chain(0..(at - cover.heads) as u32).collect();
     vec![(tensors.far, far.as_flattened().iter().map(|n| *n as u32).collect()), (tensors.lists, lists)]
 }
 

@@ -77,14 +77,8 @@ impl Recorded {
                 r.sample(io.logits, io.sampling, io.ids);
             })
         };
-        let programs = PerMode(Mode::ALL.map(|mode| match mode {
-            Mode::Measure if cover.is_none() => Program::default(),
-            mode => record(mode),
-        }));
-        let trees = match (io.attention.far, io.trees) {
-            (Some(far), Some(tensors)) => trees::programs(&config, far, tensors, &memory, &programs[Mode::Prefill]),
-            _ => Vec::new(),
-        };
+        let programs = PerMode(Mode::ALL.map(record));
+        let trees = trees::programs(&config, &io, &memory, &programs[Mode::Prefill]);
         Ok(Self { config, memory, programs, trees, io })
     }
 
@@ -105,7 +99,7 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
     // Anchors take a page for every four.
     let unit = if options.aoc { 4 } else { 1 };
     let declared = |n: usize| {
-        let pages = pool_pages(options, n, wanted.context);
+        let pages = pool_pages(options, config.attention, n, wanted.context);
         Ok(declare(weights, &config, cover, Capacity { context: n * PAGE, pages, ..wanted }, tile(caps))?.0)
     };
     let [one, two, run] = [declared(unit)?, declared(2 * unit)?, declared(unit + AttentionDims::RUN)?];
@@ -139,11 +133,12 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
 
 /// Pages of the pool where each sequence has `n` pages of positions: with anchors and a tree under way, of as many rows as the largest
 /// of contexts of `context` positions.
-fn pool_pages(options: &EngineOptions, n: usize, context: usize) -> usize {
+fn pool_pages(options: &EngineOptions, attention: AttentionDims, n: usize, context: usize) -> usize {
+    let group = attention.heads / attention.kv_heads;
     let with_anchors = |n: usize| n.saturating_add(n.div_ceil(4));
     let of_sequence = match options.aoc {
         true => {
-            let building = with_anchors(aoc::largest(context) / PAGE) + Cover::QUERIES / (2 * PAGE);
+            let building = with_anchors(aoc::largest(context) / PAGE) + Cover::kept_pages(group);
             with_anchors(n).saturating_add(building)
         }
         false => n,
@@ -200,7 +195,7 @@ fn capacity(config: &Config, options: &EngineOptions, caps: Option<&Caps>) -> Ca
         outputs: options.sequences.max(16).min(options.batch),
         sequences: options.sequences,
         context,
-        pages: pool_pages(options, context.div_ceil(PAGE), context),
+        pages: pool_pages(options, config.attention, context.div_ceil(PAGE), context),
         kv: options.kv,
         binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
     }
@@ -225,6 +220,7 @@ fn cover(config: &Config, capacity: &Capacity, tile: Tile) -> Result<Cover> {
             lanes: tile.lanes.min(64),
             heads: layers * config.attention.kv_heads,
             kv_heads: config.attention.kv_heads,
+            group: config.attention.heads / config.attention.kv_heads,
         }),
     }
 }

@@ -49,7 +49,7 @@ impl Method for Aoc {
 fn errors(past: &Past, forest: &Forest, size: usize) -> Vec<f64> {
     let [_, measured] = kept(past);
     // All heads of a group share a beam: a query of one of them alone would see an error that is too small.
-    let answer = |(local, _): (usize, usize), width: usize| {
+    let answer = |local: usize, width: usize| {
         let near = (SINKS + local + 1) * past.d;
         let [keys, values] = past.near().map(|x| &x[..near]);
         let cover = forest.cover(Beam { width, size });

@@ -153,18 +153,18 @@ impl Forest {
     }
 }
 
-/// Positions, counted behind the far past, and heads of the queries that are kept, in two parts: those that trees are built from, and
-/// those that their errors are measured with.
-pub(super) fn kept(past: &Past) -> [Vec<(usize, usize)>; 2] {
-    let positions = (0..past.local()).filter(|local| (past.first + local).is_multiple_of(Cover::STRIDE));
-    let mut kept: Vec<_> =
-        positions.map(|local| (local, (past.first + local) / Cover::STRIDE % Cover::QUERIES % past.group)).collect();
-    kept.drain(..kept.len().saturating_sub(Cover::QUERIES));
-    // As they lie in pages: half a page of keys and half of values, in turn.
-    let block = (2 * PAGE).min(kept.len().div_ceil(2));
-    let (mut parts, mut blocks) = ([Vec::new(), Vec::new()], kept.chunks(block));
-    (0..).map_while(|i| Some((i, blocks.next()?))).for_each(|(i, block)| parts[i % 2].extend_from_slice(block));
-    parts
+/// Positions, counted behind the far past, of the queries that are kept: of those that trees are built from, and of those that errors
+/// are measured with.
+pub(super) fn kept(past: &Past) -> [Vec<usize>; 2] {
+    let all = past.local().saturating_sub(Cover::SPAN)..past.local();
+    let kept = |kind| {
+        let is_kept = |local: &usize| {
+            let position = past.first + local;
+            position.is_multiple_of(Cover::STRIDE) && position / Cover::STRIDE % 2 == kind
+        };
+        all.clone().filter(is_kept).collect()
+    };
+    [kept(0), kept(1)]
 }
 
 /// Of the heads of one layer: built by the references of the kernels that build them on a device.
@@ -215,7 +215,14 @@ impl Nursery {
             binding: usize::MAX,
         });
         let m = &mut memory;
-        let cover = Cover { rows, gap: f32::MAX, lanes: 8, heads: dims.kv_heads, kv_heads: dims.kv_heads };
+        let cover = Cover {
+            rows,
+            gap: f32::MAX,
+            lanes: 8,
+            heads: dims.kv_heads,
+            kv_heads: dims.kv_heads,
+            group: dims.heads / dims.kv_heads,
+        };
         let tensors = CoverTensors::declare(dims.kv_heads, cover, m);
         let kv = ["k_pages", "v_pages"].map(|name| m.tensor(name, Element::F32, all * dims.kv_heads * PAGE, d));
         let host = memory.tensors().iter().map(|t| t.host().expect("memory for a tree")).collect();
@@ -238,7 +245,7 @@ impl Nursery {
             }
             let [kept, _] = kept(past);
             for p in 0..Cover::POINTS {
-                let (local, r) = kept[p % kept.len()];
+                let (local, r) = (kept[p % kept.len()], p % past.group);
                 let at = self.base(self.pages[0] + p / (2 * PAGE), g, p % PAGE);
                 self.set(p / PAGE % 2, at, &past.query(local)[r * past.d..(r + 1) * past.d]);
             }

@@ -1,9 +1,9 @@
-//! `errors[(first + g) * trials + trial] += (sum |trial - exact|² / |exact|², rows that answered alone, answers, 0)`, over the tokens whose
-//! sequence is measured and the query heads of `g`, first the layer's first head: how far an answer from anchors is from that of all rows.
+//! `errors[(first + g) * trials + trial] += (sum |trial - exact|² / |exact|², rows that answered alone, answers, 0)`, over the tokens
+//! and the query heads of `g`, first the layer's first head: how far an answer from anchors is from that of all rows.
 
-use super::AttentionDims;
-use super::aoc_lookup::{Cover, FarInputs};
+use super::aoc_lookup::Cover;
 use super::attention_prefill::NEAR;
+use super::{AttentionDims, AttentionInputs, Scores};
 use crate::kernel::Access::{Read, ReadWrite, Uniform};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Memory, Tensor, TensorDesc};
@@ -15,9 +15,6 @@ pub static AOC_GATE: Kernel = Kernel {
     source: include_str!("../../shaders/aoc_gate.wgsl"),
     bindings: &[
         ("step", Access::Step),
-        ("tokens", Read),
-        ("far", Read),
-        ("lists", Read),
         ("exact", Read),
         ("trial", Read),
         ("near", Read),
@@ -47,38 +44,53 @@ impl Trials {
 }
 
 impl Recorder<'_> {
-    /// Of answers with the width `trial` of [`Cover::TRIALS`], in layer `layer`. `near` is what they left there.
-    #[allow(clippy::too_many_arguments)]
+    /// Tries widths in the layer whose first head `layer` has, on kept queries at the positions of `inputs`' tokens: answers from all rows,
+    /// and those with each of [`Cover::TRIALS`] against them. `q`, `o`: `[T, H*D]`; k and v pages.
+    pub fn aoc_trials(
+        &mut self,
+        d: AttentionDims,
+        inputs: AttentionInputs,
+        layer: Tensor,
+        scores: Scores,
+        [q, k, v, o]: [Tensor; 4],
+        trials: Trials,
+    ) {
+        let AttentionInputs { tokens, near, far: Some((cover, far)), .. } = inputs else { return };
+        self.aoc_recall(d, cover, tokens, far, [k, v], q);
+        let answer = |r: &mut Self, widths, o| {
+            r.attention_near(d, inputs, scores, q, [k, v], o);
+            r.aoc_lookup(d, cover, widths, scores, tokens, far, [q, k, v, near, o]);
+        };
+        answer(self, far.trial(0), o);
+        for trial in 0..Cover::TRIALS.len() {
+            answer(self, far.trial(1 + trial), trials.answer);
+            self.aoc_gate(d, layer, trial, [o, near], trials);
+        }
+    }
+
+    /// Of answers with the width `trial` of [`Cover::TRIALS`], in the layer whose first head `layer` has. `near` is what they left there.
     pub fn aoc_gate(
         &mut self,
         d: AttentionDims,
-        cover: Cover,
-        [layer, trial]: [usize; 2],
-        tokens: Tensor,
-        far: FarInputs,
+        layer: Tensor,
+        trial: usize,
         [exact, near]: [Tensor; 2],
         trials: Trials,
     ) {
         let spec = Spec::default().u32("D4", d.head_dim / 4).u32("H", d.heads).u32("G", d.kv_heads);
-        let spec = spec.u32("TRIALS", Cover::TRIALS.len()).u32("TRIAL", trial).u32("MEASURED", cover.measured());
+        let spec = spec.u32("TRIALS", Cover::TRIALS.len()).u32("TRIAL", trial);
         let groups = [d.kv_heads, 1, 1].map(Extent::Fixed);
-        let tensors = [tokens, far.far, far.lists, exact, trials.answer, near, trials.errors, far.layer(layer)];
-        self.dispatch(&AOC_GATE, spec, &tensors, groups);
+        self.dispatch(&AOC_GATE, spec, &[exact, trials.answer, near, trials.errors, layer], groups);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [tokens, far, lists, exact, trial, near, errors, layer] = tensors else { unreachable!() };
-    let [d4, heads, kv_heads, trials, which, measured] =
-        ["D4", "H", "G", "TRIALS", "TRIAL", "MEASURED"].map(|n| spec.get_u32(n));
+    let [exact, trial, near, errors, layer] = tensors else { unreachable!() };
+    let [d4, heads, kv_heads, trials, which] = ["D4", "H", "G", "TRIALS", "TRIAL"].map(|n| spec.get_u32(n));
     let (d, group) = (4 * d4, heads / kv_heads);
     for g in 0..kv_heads {
         let mut sums = [0.0; 3];
-        for (t, token) in tokens.u32().chunks(4).take(step.n_tokens as usize).enumerate() {
-            let [size, list] = [2, 3].map(|i| far.u32()[4 * token[3] as usize + i] as usize);
-            if size == 0 || lists.u32()[list + measured] == 0 {
-                continue;
-            }
+        for t in 0..step.n_tokens as usize {
             for answer in (0..group).map(|r| t * heads + g * group + r) {
                 let of = |host: &Host, i: usize| f64::from(host.f32()[answer * d + i]);
                 let error: f64 = (0..d).map(|i| (of(trial, i) - of(exact, i)).powi(2)).sum();
@@ -96,11 +108,10 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [tokens, far, _, exact, trial, _, errors, layer] = tensors else { unreachable!() };
-    let (t, b) = (step.n_tokens as usize, step.n_sequences as usize);
+    let [exact, trial, _, errors, layer] = tensors else { unreachable!() };
+    let t = step.n_tokens as usize;
     let [heads, g] = ["H", "G"].map(|n| spec.get_u32(n));
     let sums = errors.bytes_of(g);
-    let inputs = tokens.bytes_of(t) + far.bytes_of(b) + 4 * b + layer.bytes();
-    let read = inputs + exact.bytes_of(t) + trial.bytes_of(t) + sums + 4 * t * heads;
+    let read = layer.bytes() + exact.bytes_of(t) + trial.bytes_of(t) + sums + 4 * t * heads;
     Cost::new(read, sums, t * heads * spec.get_u32("D4") * 4 * 5)
 }

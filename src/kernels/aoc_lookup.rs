@@ -47,17 +47,19 @@ pub struct Cover {
     pub heads: usize,
     /// Those of one layer.
     pub kv_heads: usize,
+    /// Query heads of each.
+    pub group: usize,
 }
 
 impl Cover {
     /// Rows of a leaf.
     pub const LEAF: usize = 8;
-    /// Queries that the metric of a tree is taken from.
+    /// Queries that the metric of a tree is taken from, one head's in turn, and positions that widths are tried at, with all heads'.
     pub const POINTS: usize = 64;
-    /// Queries kept for each sequence: as many again for the gate.
-    pub const QUERIES: usize = 128;
-    /// Positions from one kept query to the next.
+    /// Positions from those of the one kind to those of the other.
     pub const STRIDE: usize = 4;
+    /// Positions over which kept queries are spread.
+    pub const SPAN: usize = 2 * Self::STRIDE * Self::POINTS;
     /// Nodes of one depth that are looked at, at most.
     pub const MOST: usize = 144;
     /// Nodes of one depth that are expanded, at most.
@@ -68,22 +70,22 @@ impl Cover {
     pub const GAP: f32 = 21.0;
 }
 
-/// What a sequence's lists begin with: a width for each of [`heads`](Cover::heads); those that all heads of a layer try, 0 and one for
-/// each of [`TRIALS`](Cover::TRIALS); and whether it is measured how they do.
+/// What a sequence's lists begin with: a width for each of [`heads`](Cover::heads), and those that all heads of a layer try, 0 and one for
+/// each of [`TRIALS`](Cover::TRIALS).
 impl Cover {
     /// Entries before the pages of kept queries.
     pub fn widths(&self) -> usize {
-        self.measured() + 1
+        self.tried(1 + Self::TRIALS.len())
+    }
+
+    /// Pages of kept queries, where `group` query heads share keys and values.
+    pub fn kept_pages(group: usize) -> usize {
+        (Self::POINTS * (1 + group)).div_ceil(2 * Capacity::PAGE)
     }
 
     /// The first of the widths that `i` of 0 and [`TRIALS`](Cover::TRIALS) is.
     pub fn tried(&self, i: usize) -> usize {
         self.heads + i * self.kv_heads
-    }
-
-    /// The entry that says whether the sequence is measured.
-    pub fn measured(&self) -> usize {
-        self.tried(1 + Self::TRIALS.len())
     }
 }
 
@@ -145,9 +147,13 @@ impl FarInputs {
     /// For the sequences of a step. A tree of a page at least takes as many pages again for its nodes, at most.
     pub fn declare(cover: Cover, m: &mut Memory) -> Self {
         let (sequences, pages) = (m.capacity.sequences, m.capacity.of(Count::Pages));
-        let of_queries = Cover::QUERIES / (2 * Capacity::PAGE);
         let far = m.tensor("far", Element::U32, sequences * (1 + pages), 4);
-        let lists = m.tensor("lists", Element::U32, sequences * (cover.widths() + of_queries + 2 * pages), 1);
+        let lists = m.tensor(
+            "lists",
+            Element::U32,
+            sequences * (cover.widths() + Cover::kept_pages(cover.group) + 2 * pages),
+            1,
+        );
         let layers: Vec<_> =
             (0..cover.heads).step_by(cover.kv_heads).map(|first| m.words("layer", [first as u32, 0, 0, 0])).collect();
         let trials: [_; 1 + Cover::TRIALS.len()] =
@@ -169,6 +175,19 @@ impl FarInputs {
 /// The constants of kernels that read slots of pages.
 pub(super) fn kv_spec(d: AttentionDims) -> Spec {
     Spec::default().include(SLOTS).u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE)
+}
+
+/// With the constants that say which queries are kept.
+pub(super) fn kept_spec(spec: Spec) -> Spec {
+    spec.include(include_str!("../../shaders/common/kept.wgsl"))
+        .u32("POINTS", Cover::POINTS)
+        .u32("STRIDE", Cover::STRIDE)
+}
+
+/// Where the item `i` of a head's kept queries is: whether among values, and the number of its first dim.
+pub(super) fn kept_at(spec: &Spec, pages: &[u32], g: usize, i: usize) -> (usize, usize) {
+    let [page, d4] = ["PAGE", "D4"].map(|n| spec.get_u32(n));
+    (i / page % 2, kv_row(spec, pages[i / (2 * page)], g, i) * 4 * d4)
 }
 
 /// Vectors of q, and of o, that one of eight invocations holds, at most.
@@ -195,8 +214,7 @@ impl Recorder<'_> {
         let spec = kv_spec(d).include(kv_include(self.desc(k).element)).include(ADD_DOT).include(SOFTCAP_OF);
         let spec = spec.u32("H", d.heads).u32("LEAF", Cover::LEAF).u32("MOST", Cover::MOST);
         let spec = spec.f32("SCALE", scores.scale).f32("CAP", scores.cap).f32("GAP", cover.gap);
-        let spec = spec.u32("QUERIES", Cover::QUERIES).u32("STRIDE", Cover::STRIDE);
-        let spec = spec.u32("WIDTHS", cover.widths());
+        let spec = kept_spec(spec).u32("WIDTHS", cover.widths());
         let spec = match self.tile().broadcast && d.heads / d.kv_heads * d.head_dim.div_ceil(32) <= MOST_HELD {
             true => spec.include(CANDIDATES_BROADCAST).include(OF_8),
             false => spec.include(CANDIDATES_WORKGROUP).u32("LANES", cover.lanes),
@@ -248,17 +266,20 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     }
 }
 
-/// Every STRIDE-th token's queries go where the oldest are.
-fn keep(spec: &Spec, position: usize, pages: &[u32], g: usize, queries: &[f32], kv: [&mut Host; 2]) {
-    let [page, kept, every, d4] = ["PAGE", "QUERIES", "STRIDE", "D4"].map(|n| spec.get_u32(n));
+/// Queries that are kept go where the oldest are.
+fn keep(spec: &Spec, position: usize, pages: &[u32], g: usize, queries: &[f32], mut kv: [&mut Host; 2]) {
+    let [points, every, d4] = ["POINTS", "STRIDE", "D4"].map(|n| spec.get_u32(n));
     if !position.is_multiple_of(every) {
         return;
     }
-    let i = position / every % kept;
-    let at = kv_row(spec, pages[i / (2 * page)], g, i) * 4 * d4;
-    let head = i % (queries.len() / (4 * d4));
-    for (j, x) in queries[head * 4 * d4..][..4 * d4].iter().enumerate() {
-        kv[i / page % 2].set_kv(at + j, *x);
+    let (turn, group) = (position / every / 2 % points, queries.len() / (4 * d4));
+    let mut put = |item: usize, r: usize| {
+        let (half, at) = kept_at(spec, pages, g, item);
+        queries[r * 4 * d4..][..4 * d4].iter().enumerate().for_each(|(j, x)| kv[half].set_kv(at + j, *x));
+    };
+    match position / every % 2 {
+        0 => put(turn, turn % group),
+        _ => (0..group).for_each(|r| put(points + turn * group + r, r)),
     }
 }
 

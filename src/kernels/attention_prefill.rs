@@ -7,14 +7,13 @@
 
 use rayon::prelude::*;
 
-use super::aoc_gate::AOC_GATE;
-use super::aoc_lookup::{AOC_LOOKUP, Cover};
+use super::aoc_lookup::AOC_LOOKUP;
 use super::softcap::softcap;
 use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, OF_8, SOFTCAP_OF, Seen, kv_include, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
-use crate::program::{Mode, Recorder};
+use crate::program::Recorder;
 
 /// See the module.
 pub static ATTENTION_PREFILL: Kernel = Kernel {
@@ -58,6 +57,24 @@ impl Recorder<'_> {
         kv: [Tensor; 2],
         o: Tensor,
     ) {
+        let far = inputs.far.filter(|_| scores.window == 0);
+        let widths = far.map(|(_, far)| far.layer(self.count(&AOC_LOOKUP)));
+        self.attention_near(d, inputs, scores, q, kv, o);
+        if let (Some((cover, far)), Some(widths)) = (far, widths) {
+            self.aoc_lookup(d, cover, widths, scores, inputs.tokens, far, [q, kv[0], kv[1], inputs.near, o]);
+        }
+    }
+
+    /// Attention to the near past alone.
+    pub(super) fn attention_near(
+        &mut self,
+        d: AttentionDims,
+        inputs: AttentionInputs,
+        scores: Scores,
+        q: Tensor,
+        kv: [Tensor; 2],
+        o: Tensor,
+    ) {
         let element = self.desc(kv[0]).element;
         self.expect(q, Element::F32, d.heads * d.head_dim);
         self.expect(o, Element::F32, d.heads * d.head_dim);
@@ -74,32 +91,14 @@ impl Recorder<'_> {
         // Eight invocations that share by subgroup are a workgroup.
         let spec = if tile.broadcast { spec.include(OF_8) } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
-        let near = |r: &mut Self, o| {
-            if !r.mode().is_prefill() {
-                r.attention_decode(spec.clone(), d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
-                return r.attention_merge(d, [i.sequences, i.parts, o, i.near]);
-            }
-            let [groups, down] = [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
-            let extents = [Extent::Per(Count::Tiles, 1), groups, down];
-            let tensors = [i.tokens, i.tiles, i.pages, q, kv[0], kv[1], o, i.near];
-            r.dispatch(&ATTENTION_PREFILL, spec.clone(), &tensors, extents);
-        };
-        let Some((cover, far)) = i.far.filter(|_| scores.window == 0) else { return near(self, o) };
-        let both = |r: &mut Self, widths, o| {
-            near(r, o);
-            r.aoc_lookup(d, cover, widths, scores, i.tokens, far, [q, kv[0], kv[1], i.near, o]);
-        };
-        match i.trials.filter(|_| self.mode() == Mode::Measure) {
-            None => both(self, far.layer(self.count(&AOC_LOOKUP)), o),
-            Some(trials) => {
-                let layer = self.count(&AOC_GATE) / Cover::TRIALS.len();
-                both(self, far.trial(0), o);
-                for trial in 0..Cover::TRIALS.len() {
-                    both(self, far.trial(1 + trial), trials.answer);
-                    self.aoc_gate(d, cover, [layer, trial], i.tokens, far, [o, i.near], trials);
-                }
-            }
+        if !self.mode().is_prefill() {
+            self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
+            return self.attention_merge(d, [i.sequences, i.parts, o, i.near]);
         }
+        let [groups, down] = [d.heads / d.heads_each(), AttentionDims::TILE.div_ceil(tokens)].map(Extent::Fixed);
+        let extents = [Extent::Per(Count::Tiles, 1), groups, down];
+        let tensors = [i.tokens, i.tiles, i.pages, q, kv[0], kv[1], o, i.near];
+        self.dispatch(&ATTENTION_PREFILL, spec, &tensors, extents);
     }
 }
 
