@@ -162,7 +162,9 @@ fn a_decode_step_moves_little_beyond_the_weights_and_keys_and_values() {
         for kv in Element::KV.map(|(_, kv)| kv) {
             let overhead = overhead(&weights, depth, kv);
             println!("depth {depth}, {kv:?}: {overhead:.4} times the weights and KV");
-            assert!((1.0..=1.05).contains(&overhead), "depth {depth}, {kv:?}: {overhead}");
+            // The parts of attention are f32 whatever they are made of.
+            let most = if kv.is_blocks() { 1.08 } else { 1.05 };
+            assert!((1.0..=most).contains(&overhead), "depth {depth}, {kv:?}: {overhead}");
         }
     }
     // A toy's activations are no small part, but nothing is read again and again.

@@ -113,8 +113,7 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
     }
     use Element::{F16, Q4_0, Q8_0};
     let software = gpu.caps().kind == Kind::Software;
-    let formats: &[&'static Format] =
-        if software { &[&Q4_K] } else { &[&Q4_K, &format::Q8_0, &format::F16] };
+    let formats: &[&'static Format] = if software { &[&Q4_K] } else { &[&Q4_K, &format::Q8_0, &format::F16] };
     let depths: &[usize] = &[512, 2048, 4096, 8192];
     let (chunk, c, f) = (if software { 32 } else { 512 }, shape.hidden, shape.ffn);
     let mut plans: Vec<Plan> = Vec::new();
