@@ -51,7 +51,8 @@ fn prefill_and_decode_give_the_same_bits() {
         Sequence(99, 1, Listed::All),
         Sequence(300, 1, Listed::All),
     ];
-    for (dims, kv) in [(DIMS, Element::F32), (AttentionDims { heads: 3, kv_heads: 1, head_dim: 20 }, Element::F16)] {
+    let others = AttentionDims { heads: 3, kv_heads: 1, head_dim: 20 };
+    for (dims, kv) in [(DIMS, Element::F32), (others, Element::F16), (others, Element::Q8_0), (DIMS, Element::Q4_0)] {
         let [prefill, decode] = [Mode::Prefill, Mode::Decode].map(|mode| {
             let bits = |case: Case| result_bits(&case.setup())[..SEQUENCES.len() * dims.heads * dims.head_dim].to_vec();
             cases(mode, dims, kv, SEQUENCES).map(bits).collect::<Vec<_>>()

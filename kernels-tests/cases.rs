@@ -76,6 +76,8 @@ pub enum Case {
         scale: f32,
     },
     /// A ragged batch.
+    KvStore { dims: AttentionDims, kv: Element, sequences: &'static [Sequence], scale: f32 },
+    /// A ragged batch.
     Attention {
         mode: Mode,
         tile: Tile,
@@ -180,6 +182,7 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "linear_glu" => [linear_glu(Mode::Decode), linear_glu(Mode::Prefill)].concat(),
         "linear_rope" => [linear_rope(Mode::Decode), linear_rope(Mode::Prefill)].concat(),
         "norm_rope_store" => norm_rope_store(),
+        "kv_store" => kv_store(),
         "attention_prefill" => attention_prefill(),
         "attention_decode" | "attention_merge" => attention_decode(),
         "aoc_points" => aoc::points().into_iter().map(Case::Aoc).collect(),
@@ -391,6 +394,8 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
         case(hardware, &Q8_0, dims(6, 2, 80), 160, Element::F32, false, true),
         case(broadcast, &Q4_1, dims(14, 2, 40), 576, Element::F16, true, false),
         case(broadcast, &Q8_0, dims(4, 1, 24), 64, Element::F32, true, true),
+        case(software, &Q4_1, dims(6, 3, 16), 96, Element::Q8_0, true, true),
+        case(hardware, &F16, dims(5, 1, 40), 102, Element::Q4_0, false, false),
     ]
 }
 
@@ -416,6 +421,22 @@ fn norm_rope_store() -> Vec<Case> {
         part(dims(4, 2, 32), 24, Halves, Element::F32),
         part(dims(10, 5, 40), 16, Neighbours, Element::F16),
         part(dims(6, 3, 16), 0, Halves, Element::F32),
+        part(dims(8, 2, 80), 72, Neighbours, Element::Q8_0),
+    ]
+}
+
+fn kv_store() -> Vec<Case> {
+    let sequences: &[Sequence] = &[Sequence(15, 3, All), Sequence(0, 1, All), Sequence(32, 17, All)];
+    let case = |dims, kv, scale| Case::KvStore { dims, kv, sequences, scale };
+    vec![
+        case(dims(9, 3, 64), Element::Q8_0, 2.0),
+        case(dims(9, 3, 64), Element::Q4_0, 2.0),
+        case(dims(5, 5, 80), Element::Q8_0, LARGE),
+        case(dims(5, 5, 80), Element::Q4_0, LARGE),
+        case(dims(6, 2, 8), Element::Q4_0, 1e-2),
+        case(dims(6, 2, 12), Element::Q8_0, 1e-2),
+        case(dims(8, 2, 96), Element::Q4_0, 1.0),
+        case(dims(4, 1, 256), Element::Q8_0, 1.0),
     ]
 }
 
@@ -466,6 +487,12 @@ fn attention(mode: Mode, sequences: &'static [Sequence], long: Case, windows: [u
         case(dims(8, 2, 96), Element::F16, Values::Unit),
         case(dims(14, 2, 128), Element::F16, Values::Unit),
         case(dims(4, 1, 256), Element::F16, Values::Unit),
+        case(dims(9, 3, 64), Element::Q8_0, Values::Unit),
+        case(dims(5, 5, 80), Element::Q8_0, Values::LargePositive),
+        case(dims(6, 2, 8), Element::Q8_0, Values::Unit),
+        case(dims(3, 1, 20), Element::Q4_0, Values::Unit),
+        case(dims(8, 2, 96), Element::Q4_0, Values::Unit),
+        case(dims(14, 2, 128), Element::Q4_0, Values::Unit),
     ];
     // Each case in two of the three tiles.
     let in_tile = |(i, mut case): (usize, Case), n: usize| {
@@ -618,7 +645,7 @@ impl Case {
                 let x = setup.memory.activation("x", Count::Tokens, k);
                 let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
                 setup.rows(x, batch.tokens.len(), |_, _| random.signed(3.0));
-                let pages = setup.kv_pages(d, &batch);
+                let pages = setup.kv_written(d, &batch);
                 let name = format!(
                     "{mode:?} {} {d:?} K = {k} {kv:?}, {tile:?}, biases: {biases}, split: {split}",
                     format.name
@@ -639,12 +666,29 @@ impl Case {
                 let gains: Vec<_> = (0..2 * d.head_dim).map(|_| random.signed(2.0)).collect();
                 let gains = setup.memory.table("gains", 2 * d.head_dim, &gains);
                 let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
-                let pages = setup.kv_pages(d, &batch);
+                let pages = setup.kv_written(d, &batch);
                 let name = format!("norm_rope_store {d:?} of which {turning} turn, {pairs:?} {kv:?} |x| ≤ {scale}");
                 setup.record(name, Mode::Prefill, vec![batch.step], |r| {
                     let rope = Rope { table: rope, dims: turning, pairs };
                     r.norm_rope_store(d, inputs, rope, x, gains, 1e-5, q, pages)
                 })
+            }
+            Case::KvStore { dims: d, kv, sequences, scale } => {
+                let batch = Batch::new(sequences, order);
+                let mut setup = Draft::with(batch.capacity(kv));
+                let inputs = setup.attention_inputs(d, &batch);
+                let rows = setup.kv_rows(d);
+                for (i, t) in rows.into_iter().enumerate() {
+                    // Every seventh row is 0; others have blocks of other sizes.
+                    let size = |row: usize, col: usize| match (row + i) % 7 {
+                        6 => 0.0,
+                        _ => scale / (1 + 9 * (col / 32 % 2)) as f32,
+                    };
+                    setup.rows(t, batch.tokens.len(), |row, col| random.signed(size(row, col)));
+                }
+                let pages = setup.kv_pages(d, &batch);
+                let name = format!("kv_store {d:?} {kv:?} |x| ≤ {scale}");
+                setup.record(name, Mode::Prefill, vec![batch.step], |r| r.kv_store(d, inputs, rows, pages))
             }
             Case::Attention { mode, tile, dims: d, kv, sequences, values, window, cap } => {
                 let batch = Batch::new(sequences, order);
@@ -782,6 +826,8 @@ pub fn canaries(desc: &TensorDesc) -> Host {
         Element::F32 => Host::F32(vec![f32::from_bits(CANARY_F32); desc.rows * stride(desc.cols)]),
         Element::F16 => Host::F16(vec![f16::from_bits(CANARY_F16); desc.rows * stride(desc.cols)]),
         Element::U32 => Host::U32(vec![CANARY_U32; desc.rows * desc.cols]),
+        // NaN as a scale.
+        Element::Q8_0 | Element::Q4_0 => desc.host_of(&CANARY_F16.to_le_bytes().repeat(desc.bytes() / 2)),
         Element::Weight(_) => unreachable!("weight {} has no values", desc.name),
     }
 }
@@ -874,6 +920,16 @@ impl Draft {
         let capacity = self.memory.capacity;
         ["k_pages", "v_pages"]
             .map(|name| self.memory.tensor(name, capacity.kv, batch.pages * d.kv_heads * PAGE, d.head_dim))
+    }
+
+    /// k and v of the step's tokens in the order of tokens.
+    fn kv_rows(&mut self, d: AttentionDims) -> [Tensor; 2] {
+        ["k", "v"].map(|name| self.memory.activation(name, Count::Tokens, d.kv_heads * d.head_dim))
+    }
+
+    /// Where k and v of the step's tokens are written first.
+    fn kv_written(&mut self, d: AttentionDims, batch: &Batch) -> [Tensor; 2] {
+        if self.memory.capacity.kv.is_blocks() { self.kv_rows(d) } else { self.kv_pages(d, batch) }
     }
 
     fn record(self, name: String, mode: Mode, steps: Vec<Step>, record: impl FnOnce(&mut Recorder)) -> Setup {
@@ -1030,9 +1086,8 @@ impl Batch {
             for p in 0..*len {
                 for g in 0..d.kv_heads {
                     let row = (table[p / PAGE] as usize * d.kv_heads + g) * PAGE + p % PAGE;
-                    for i in 0..d.head_dim {
-                        host.set_kv(row * d.head_dim + i, value(i));
-                    }
+                    let values: Vec<_> = (0..d.head_dim).map(&mut value).collect();
+                    host.set_kv_row(row * d.head_dim, &values);
                 }
             }
         }

@@ -82,6 +82,24 @@ fn flags_of_several_letters_are_the_long_ones() {
 }
 
 #[test]
+fn quantised_keys_and_values_take_the_memory_that_inspect_says() {
+    let model = Model::new("quantised", &toy(None));
+    let flags = |kv: &'static str| ["--device", "cpu", "-c", "64", "-ctk", kv, "-ctv", kv];
+    // Of 16 dims a block of 32 is half filled, and its scale takes a word.
+    for (kv, row) in [("f32", 64), ("f16", 32), ("q8_0", 36), ("q4_0", 20)] {
+        let all = parse(&ok(&model.run("inspect", &[&flags(kv)[..], &["--json"]].concat())));
+        assert_eq!(all["memory"]["kv_format"], kv);
+        let rows = 2 * LAYERS as u64 * all["model"]["kv_heads"].as_u64().unwrap() * 64;
+        assert_eq!((all["model"]["head_dim"].as_u64(), all["memory"]["kv"].as_u64()), (Some(16), Some(rows * row)));
+        ok(&model.run("generate", &[&flags(kv)[..], &["-p", "Hello", "-n", "4"]].concat()));
+    }
+    let mixed = ["--device", "cpu", "-p", "x", "-ctk", "q8_0", "-ctv", "q4_0"];
+    fails(&model.run("generate", &mixed), "--cache-type-v: expected the same");
+    let aoc = [&flags("q8_0")[..], &["-p", "x", "--attention", "aoc"]].concat();
+    fails(&model.run("generate", &aoc), "KV format: expected f32 or f16 with anchors of the far past, found q8_0");
+}
+
+#[test]
 fn inspect_shows_the_file_and_what_it_becomes() {
     let model = Model::new("inspect", &toy(None));
     let sizes = ["--device", "cpu", "-c", "64", "-b", "48", "--kv", "f32"];

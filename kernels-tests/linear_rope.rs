@@ -28,7 +28,9 @@ fn planted_faults_are_caught() {
         "linear_rope",
         &[
             ("tokens[t].y", "tokens[t].x"),
-            ("slot / PAGE * G + (head - H) % G", "slot / PAGE * G"),
+            ("kv_row(t, (head - H) % G)", "kv_row(t, 0u)"),
+            ("slot / PAGE * G + g", "slot / PAGE + g"),
+            ("t * G + g", "t + g"),
             ("slot % PAGE", "(slot + 1u) % PAGE"),
             ("v.x * turn.x - v.y * turn.y", "v.x * turn.x + v.y * turn.y"),
             ("head < H + G && p < R2", "head <= H + G && p < R2"),

@@ -37,6 +37,7 @@ mod governor;
 mod harness;
 mod hub;
 mod kv;
+mod kv_store;
 mod layers;
 mod linear;
 mod linear_glu;

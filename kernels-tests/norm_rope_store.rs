@@ -31,7 +31,8 @@ fn planted_faults_are_caught() {
         "norm_rope_store",
         &[
             ("tokens[t].y", "tokens[t].x"),
-            ("slot / PAGE, (head - H) % G", "slot / PAGE, 0u"),
+            ("kv_row(t, (head - H) % G)", "kv_row(t, 0u)"),
+            ("t * G + g", "t + g"),
             ("slot % PAGE", "(slot + 1u) % PAGE"),
             ("x.x * turn.x - x.y * turn.y", "x.x * turn.x + x.y * turn.y"),
             ("x.z * turn.w + x.w * turn.z", "x.z * turn.z + x.w * turn.w"),

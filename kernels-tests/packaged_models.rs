@@ -162,6 +162,69 @@ fn decode_equals_prefill_bit_for_bit() {
 }
 
 #[test]
+fn q8_0_kv_diverges_by_less_than_a_thousandth_of_a_nat() {
+    if !slow() {
+        let f32 = distributions(MODELS[0], Element::F32);
+        let divergence = divergence(MODELS[0], Element::Q8_0, &f32);
+        // 0 would be no rounding at all.
+        assert!((1e-7..=1e-3).contains(&divergence), "{divergence:e}");
+    }
+}
+
+#[test]
+#[ignore = "minutes for each model"]
+fn divergences_of_every_kv_format() {
+    for model in MODELS {
+        let f32 = distributions(model, Element::F32);
+        for kv in [Element::F16, Element::Q8_0, Element::Q4_0] {
+            divergence(model, kv, &f32);
+        }
+    }
+}
+
+/// Log-probabilities of the next token after each of 256 tokens of English behind 1,024 others.
+fn distributions(model: &str, kv: Element) -> Vec<Vec<f32>> {
+    const FIRST: usize = 1024;
+    const LAST: usize = 1280;
+    let weights = Weights::open(checkpoint(model)).unwrap();
+    let text = std::fs::read_to_string(golden_file("english.txt")).unwrap();
+    let tokenizer = farpast::chat::tokenizer(&weights).unwrap();
+    let mut tokens = tokenizer.with_bos(tokenizer.encode(&text, Special::AsText).unwrap());
+    tokens.truncate(LAST);
+    let options = EngineOptions { backend: gpu(), kv, context: LAST, batch: 128, ..Default::default() };
+    let mut engine = Engine::load(&weights, &options, |_| ()).unwrap();
+    let mut session = engine.session();
+    session.push(&tokens);
+    let mut rows = Vec::new();
+    let log_softmax = |row: &[f32]| {
+        let most = row.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
+        let sum: f64 = row.iter().map(|x| f64::from(x - most).exp()).sum();
+        row.iter().map(|x| x - most - sum.ln() as f32).collect()
+    };
+    engine.each_logits(&mut session, FIRST, |_, row| rows.push(log_softmax(row))).unwrap();
+    assert_eq!(rows.len(), LAST - FIRST);
+    rows
+}
+
+/// Mean KL divergence, in nats a token, of what a model says with these keys and values from what it says with exact ones.
+fn divergence(model: &str, kv: Element, exact: &[Vec<f32>]) -> f64 {
+    let found = distributions(model, kv);
+    let kl = |(p, q): (&Vec<f32>, &Vec<f32>)| {
+        p.iter().zip(q).map(|(p, q)| f64::from(*p).exp() * f64::from(p - q)).sum::<f64>()
+    };
+    let each: Vec<_> = exact.iter().zip(&found).map(kl).collect();
+    let mean = each.iter().sum::<f64>() / each.len() as f64;
+    let best = |row: &Vec<f32>| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
+    let same = exact.iter().zip(&found).filter(|(p, q)| best(p) == best(q)).count();
+    let most = each.iter().copied().fold(0.0, f64::max);
+    println!(
+        "{model}, KV {kv:?}: KL {mean:.2e} a token on average, {most:.2e} at most; the most likely is the same after {same} of {}",
+        each.len()
+    );
+    mean
+}
+
+#[test]
 fn perplexity_of_512_tokens_is_that_of_an_independent_implementation() {
     if !slow() {
         perplexity_equals(MODELS[0], gpu(), 512);

@@ -174,7 +174,7 @@ fn tokens(seed: u64, n: usize, toy: &toy::Toy) -> Vec<u32> {
 
 #[test]
 fn a_recalled_prefix_gives_the_bits_of_a_computed_one() {
-    for (toy, kv) in [(&toy::ALL[0], Element::F16), (&toy::ALL[3], Element::F32)] {
+    for (toy, kv) in [(&toy::ALL[0], Element::F16), (&toy::ALL[3], Element::F32), (&toy::ALL[1], Element::Q8_0)] {
         let mut engine = engine(toy, EngineOptions { kv, sequences: 2, ..EngineOptions::default() });
         let (shared, other) = (tokens(1, 64, toy), tokens(2, 9, toy));
         for len in [1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64] {

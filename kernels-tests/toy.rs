@@ -328,7 +328,7 @@ fn programs_of(weights: &Weights, kv: Element, context: usize, tile: Tile) -> Ve
 pub fn programs() -> Vec<Program> {
     let mut seen = HashSet::new();
     let cases = cases::all().into_iter().map(|case| case.setup().program);
-    let kvs = [Element::F16, Element::F32];
+    let kvs = Element::KV.map(|(_, kv)| kv);
     let toys = ALL.iter().flat_map(|toy| kvs.map(|kv| model_programs(&toy.weights(), kv, CONTEXT))).flatten();
     let open = |m: &fetch::Packaged| Weights::open(checkpoint(m.name)).expect("a packaged model opens");
     let real = fetch::MODELS.iter().flat_map(|m| kvs.map(|kv| model_programs(&open(m), kv, 2048))).flatten();

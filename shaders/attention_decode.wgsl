@@ -8,8 +8,8 @@ override RUNS: u32;  // parts of a sequence and head, at most
 @group(0) @binding(2) var<storage, read> sequences: array<vec4<u32>>;    // [B]: first list entry, entries, first token, tokens
 @group(0) @binding(3) var<storage, read> pages: array<vec2<u32>>;        // page, its first position
 @group(0) @binding(4) var<storage, read> queries: array<vec4<f32>>;      // [T, H, D4]
-@group(0) @binding(5) var<storage, read> k_pages: array<Kv4>;            // [pages, G, PAGE, D4]
-@group(0) @binding(6) var<storage, read> v_pages: array<Kv4>;            // [pages, G, PAGE, D4]
+@group(0) @binding(5) var<storage, read> k_pages: array<Kv>;             // [pages, G, PAGE, D4]
+@group(0) @binding(6) var<storage, read> v_pages: array<Kv>;             // [pages, G, PAGE, D4]
 @group(0) @binding(7) var<storage, read_write> parts: array<vec4<f32>>;  // [B, RUNS, H, D4 + 1]: o, then (m, l, 0, 0)
 
 @compute @workgroup_size(LANES)

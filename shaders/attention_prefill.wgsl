@@ -7,8 +7,8 @@
 @group(0) @binding(2) var<storage, read> tiles: array<vec4<u32>>;      // [tiles]: first list entry, entries, first token, tokens
 @group(0) @binding(3) var<storage, read> pages: array<vec2<u32>>;      // page, its first position
 @group(0) @binding(4) var<storage, read> queries: array<vec4<f32>>;    // [T, H, D4]
-@group(0) @binding(5) var<storage, read> k_pages: array<Kv4>;          // [pages, G, PAGE, D4]
-@group(0) @binding(6) var<storage, read> v_pages: array<Kv4>;          // [pages, G, PAGE, D4]
+@group(0) @binding(5) var<storage, read> k_pages: array<Kv>;           // [pages, G, PAGE, D4]
+@group(0) @binding(6) var<storage, read> v_pages: array<Kv>;           // [pages, G, PAGE, D4]
 @group(0) @binding(7) var<storage, read_write> o: array<vec4<f32>>;    // [T, H, D4]
 @group(0) @binding(8) var<storage, read_write> near: array<vec4<f32>>; // [T, H]: m, l
 

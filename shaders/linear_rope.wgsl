@@ -1,13 +1,13 @@
 // q, k and v of x or of x normalised, in one: rows of w are pairs of dims, PAIR0 .. PAIR0 + PAIRS of all pairs of heads
 // 0 .. H of q, H .. H + G of k, H + G .. H + 2G of v. Pairs p < R2 of q and k turn by the angle whose
-// (cos, sin) is rope[position, p]; q is written to [t, h, 2p ..], k and v to the page slot of each token.
+// (cos, sin) is rope[position, p]; q is written to [t, h, 2p ..], k and v to the rows
+// that the included file names.
 // Of each 16 rows of w the first 8 are the first dims of pairs, the others the second.
 // One workgroup for each (LANES * ROWS / 2 pairs, TOKENS t).
 override D2: u32;      // pairs of a head: D / 2
 override R2: u32;      // of which the first R2 turn
 override H: u32;
 override G: u32;
-override PAGE: u32;
 override PAIRS: u32;
 override PAIR0: u32;
 override BIAS: u32;    // 1: vectors hold the biases of all pairs behind the gains
@@ -19,8 +19,8 @@ override BIAS: u32;    // 1: vectors hold the biases of all pairs behind the gai
 @group(0) @binding(4) var<storage, read> w: array<vec4<u32>>;             // [N, K], the format's layout
 @group(0) @binding(5) var<storage, read> rope: array<vec2<f32>>;          // [context, R2] of (cos, sin)
 @group(0) @binding(6) var<storage, read_write> q: array<vec2<f32>>;       // [T, H, D2]
-@group(0) @binding(7) var<storage, read_write> k_pages: array<Kv2>;       // [pages, G, PAGE, D2]
-@group(0) @binding(8) var<storage, read_write> v_pages: array<Kv2>;       // [pages, G, PAGE, D2]
+@group(0) @binding(7) var<storage, read_write> k_pages: array<Kv2>;       // [pages, G, PAGE, D2] or [T, G, D2]
+@group(0) @binding(8) var<storage, read_write> v_pages: array<Kv2>;       // [pages, G, PAGE, D2] or [T, G, D2]
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
@@ -53,7 +53,6 @@ fn put(t: u32, pair: u32, value: vec2<f32>) {
         q[(t * H + head) * D2 + p] = v;
         return;
     }
-    let slot = tokens[t].z;
-    let to = ((slot / PAGE * G + (head - H) % G) * PAGE + slot % PAGE) * D2 + p;
+    let to = kv_row(t, (head - H) % G) * D2 + p;
     if head < H + G { k_pages[to] = kv_pack2(v); } else { v_pages[to] = kv_pack2(v); }
 }

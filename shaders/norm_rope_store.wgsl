@@ -1,4 +1,4 @@
-// Normalises the heads of q and k, rotates them; writes q, and k and v to the page slot of each token. Pair p of a head turns by the
+// Normalises the heads of q and k, rotates them; writes q, and k and v to the rows that the included file names. Pair p of a head turns by the
 // angle whose (cos, sin) is rope[position, p]; which dims are a pair, the included file says. Dims from R on do not turn. One
 // invocation for each (piece of 8 dims, head, t), which sums the squares of its head by itself. x holds the heads 0 .. H of q,
 // H .. H + G of k and H + G .. H + 2G of v.
@@ -6,7 +6,6 @@ override D4: u32;  // D / 4
 override R4: u32;  // R / 4
 override H: u32;
 override G: u32;
-override PAGE: u32;
 override EPS: f32;
 
 @group(0) @binding(0) var<uniform> step: Step;
@@ -15,8 +14,8 @@ override EPS: f32;
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;              // [T, H + 2G, D4]
 @group(0) @binding(4) var<storage, read> gains: array<vec4<f32>>;          // [2, D4]: of q, of k
 @group(0) @binding(5) var<storage, read_write> q: array<vec4<f32>>;        // [T, H, D4]
-@group(0) @binding(6) var<storage, read_write> k_pages: array<Kv4>;        // [pages, G, PAGE, D4]
-@group(0) @binding(7) var<storage, read_write> v_pages: array<Kv4>;        // [pages, G, PAGE, D4]
+@group(0) @binding(6) var<storage, read_write> k_pages: array<Kv4>;        // [pages, G, PAGE, D4] or [T, G, D4]
+@group(0) @binding(7) var<storage, read_write> v_pages: array<Kv4>;        // [pages, G, PAGE, D4] or [T, G, D4]
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, lane: Lane) {
@@ -45,8 +44,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, lane: Lane) {
         q[to + dims.y] = v[1];
         return;
     }
-    let slot = tokens[t].z;
-    let to = slot_base(slot / PAGE, (head - H) % G, slot);
+    let to = kv_row(t, (head - H) % G) * D4;
     if head < H + G {
         k_pages[to + dims.x] = kv_pack(v[0]);
         k_pages[to + dims.y] = kv_pack(v[1]);

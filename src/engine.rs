@@ -56,7 +56,7 @@ pub struct EngineOptions {
     pub sequences: usize,
     /// Tokens of one step, and with them the size of the activations.
     pub batch: usize,
-    /// f16 or f32: how keys and values are stored.
+    /// How keys and values are stored: one of [`Element::KV`].
     pub kv: Element,
     /// KV pages of 16 positions; 0 takes what `sequences` of `context` positions fill.
     pub pages: usize,

@@ -18,6 +18,7 @@ mod attention_prefill;
 mod bias;
 mod embed;
 mod geglu;
+mod kv_store;
 mod linear;
 mod linear_glu;
 mod linear_norm;
@@ -38,8 +39,8 @@ pub use linear_glu::Gate;
 pub use norm_rope_store::{Pairs, Rope};
 
 use crate::kernel::{Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Tensor, Tile};
-use crate::program::Dispatch;
+use crate::memory::{Capacity, Element, Tensor, TensorDesc, Tile};
+use crate::program::{Dispatch, Recorder};
 
 /// Every kernel, for the tests that check all of them.
 pub static ALL: &[&Kernel] = &[
@@ -50,6 +51,7 @@ pub static ALL: &[&Kernel] = &[
     &linear_glu::LINEAR_GLU,
     &linear_rope::LINEAR_ROPE,
     &norm_rope_store::NORM_ROPE_STORE,
+    &kv_store::KV_STORE,
     &attention_prefill::ATTENTION_PREFILL,
     &attention_decode::ATTENTION_DECODE,
     &attention_merge::ATTENTION_MERGE,
@@ -171,7 +173,50 @@ fn kv_include(element: Element) -> &'static str {
     match element {
         Element::F16 => include_str!("../shaders/common/kv_f16.wgsl"),
         Element::F32 => include_str!("../shaders/common/kv_f32.wgsl"),
-        _ => panic!("KV is stored f16 or f32, not {element:?}"),
+        _ => panic!("single elements of KV are f16 or f32, not {element:?}"),
+    }
+}
+
+/// With the files that know blocks of this kind.
+fn blocks_spec(spec: Spec, element: Element) -> Spec {
+    let of_element = match element {
+        Element::Q8_0 => include_str!("../shaders/common/kv_q8_0.wgsl"),
+        Element::Q4_0 => include_str!("../shaders/common/kv_q4_0.wgsl"),
+        _ => panic!("KV in blocks is q8_0 or q4_0, not {element:?}"),
+    };
+    spec.include(include_str!("../shaders/common/kv_blocks.wgsl")).include(of_element)
+}
+
+/// With the files by which attention reads KV of this kind.
+fn kv_read_spec(spec: Spec, element: Element) -> Spec {
+    match element.is_blocks() {
+        true => blocks_spec(spec, element).include(include_str!("../shaders/common/read_blocks.wgsl")),
+        false => spec.include(kv_include(element)).include(include_str!("../shaders/common/read_elements.wgsl")),
+    }
+}
+
+impl Recorder<'_> {
+    /// With the files by which k and v of a step's tokens are written to `kv`: pages `[pages * G * PAGE, D]` of f16 or f32, or, for
+    /// [`kv_store`](Recorder::kv_store), rows `[T, G*D]` of f32.
+    fn kv_write_spec(&self, spec: Spec, d: AttentionDims, kv: [Tensor; 2]) -> Spec {
+        let TensorDesc { element, bound, .. } = *self.desc(kv[0]);
+        let cols = if bound.is_some() { d.kv_heads * d.head_dim } else { d.head_dim };
+        for t in kv {
+            self.expect(t, element, cols);
+        }
+        let spec = spec.include(kv_include(element)).u32("G", d.kv_heads);
+        match bound {
+            Some(_) => spec.include(KV_BY_TOKEN),
+            None => spec.include(KV_PAGED).u32("PAGE", Capacity::PAGE),
+        }
+    }
+}
+
+/// Row of the tensor that [`kv_write_spec`](Recorder::kv_write_spec) speaks of: of token `t` of the step, which is to be in `slot`.
+fn written_row(spec: &Spec, t: usize, g: usize, slot: usize) -> usize {
+    match spec.includes(KV_BY_TOKEN) {
+        true => t * spec.get_u32("G") + g,
+        false => kv_row(spec, (slot / spec.get_u32("PAGE")) as u32, g, slot),
     }
 }
 
@@ -207,6 +252,8 @@ fn part_include(tile: Tile) -> &'static str {
     }
 }
 
+const KV_PAGED: &str = include_str!("../shaders/common/kv_paged.wgsl");
+const KV_BY_TOKEN: &str = include_str!("../shaders/common/kv_by_token.wgsl");
 const LANE: &str = include_str!("../shaders/common/lane.wgsl");
 const GELU: &str = include_str!("../shaders/common/gelu.wgsl");
 const NORM_FOLD: &str = include_str!("../shaders/common/norm_fold.wgsl");

@@ -1,5 +1,6 @@
 //! Names, formats and dims of all tensors of a loaded model, and host copies of them.
 
+mod blocks;
 mod stack;
 
 use std::borrow::Cow;
@@ -10,6 +11,7 @@ use half::f16;
 use memmap2::Mmap;
 use rayon::prelude::*;
 
+pub use blocks::Blocks;
 pub use stack::WeightStack;
 
 use crate::error::{Error, Result};
@@ -28,10 +30,41 @@ pub enum Element {
     F32,
     /// KV pages; two in a word.
     F16,
+    /// KV pages: blocks of 32 int8 with an f16 scale, laid out as [`Blocks`].
+    Q8_0,
+    /// KV pages: blocks of 32 numbers of 4 bits with an f16 scale, laid out as [`Blocks`].
+    Q4_0,
     /// Step inputs and sampled ids; rows are not padded.
     U32,
     /// Weights, laid out as the format says.
     Weight(&'static Format),
+}
+
+impl Element {
+    /// How KV pages may be stored, under llama.cpp's names.
+    pub const KV: [(&'static str, Self); 4] =
+        [("f32", Self::F32), ("f16", Self::F16), ("q8_0", Self::Q8_0), ("q4_0", Self::Q4_0)];
+
+    /// The name of a way to store KV pages.
+    pub fn kv_name(self) -> Option<&'static str> {
+        Self::KV.iter().find(|(_, element)| *element == self).map(|(name, _)| *name)
+    }
+
+    /// Whether elements are stored in blocks that share a scale, so that none can be written alone.
+    pub fn is_blocks(self) -> bool {
+        matches!(self, Self::Q8_0 | Self::Q4_0)
+    }
+
+    /// Bytes on the device of a row of `cols` elements.
+    pub fn row_bytes(self, cols: usize) -> usize {
+        match self {
+            Self::F32 => 4 * stride(cols),
+            Self::F16 => 2 * stride(cols),
+            Self::U32 => 4 * cols,
+            Self::Q8_0 | Self::Q4_0 => 4 * blocks::row_words(self, cols),
+            Self::Weight(format) => (format.units)(cols) * UNIT,
+        }
+    }
 }
 
 /// What is known of a tensor before any memory is allocated. All tensors are matrices; a vector is one row.
@@ -64,12 +97,7 @@ impl TensorDesc {
 
     /// Bytes of `rows` of its rows.
     pub(crate) fn bytes_of(&self, rows: usize) -> usize {
-        match self.element {
-            Element::F32 => 4 * rows * stride(self.cols),
-            Element::F16 => 2 * rows * stride(self.cols),
-            Element::U32 => 4 * rows * self.cols,
-            Element::Weight(format) => rows * (format.units)(self.cols) * UNIT,
-        }
+        rows * self.element.row_bytes(self.cols)
     }
 
     /// A host tensor of zeros, or the values known at load.
@@ -87,8 +115,26 @@ impl TensorDesc {
             (None, Element::F32) => Host::F32(zeros(self, self.rows * stride(self.cols))?),
             (None, Element::F16) => Host::F16(zeros(self, self.rows * stride(self.cols))?),
             (None, Element::U32) => Host::U32(zeros(self, self.rows * self.cols)?),
+            (None, Element::Q8_0 | Element::Q4_0) => {
+                Host::Blocks(Blocks::new(self.element, self.cols, zeros(self, self.bytes() / 4)?))
+            }
             (None, Element::Weight(_)) => unreachable!("weight {} has no values", self.name),
         })
+    }
+}
+
+impl TensorDesc {
+    /// What `bytes` of whole rows of a tensor that steps write are, as the device has them; of whole pages where they are in blocks.
+    pub fn host_of(&self, bytes: &[u8]) -> Host {
+        match self.element {
+            Element::F32 => Host::F32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::F16 => Host::F16(bytemuck::pod_collect_to_vec(bytes)),
+            Element::U32 => Host::U32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::Q8_0 | Element::Q4_0 => {
+                Host::Blocks(Blocks::new(self.element, self.cols, bytemuck::pod_collect_to_vec(bytes)))
+            }
+            Element::Weight(_) => panic!("{} is a weight", self.name),
+        }
     }
 }
 
@@ -106,6 +152,8 @@ pub enum Host {
     F16(Vec<f16>),
     /// Rows not padded.
     U32(Vec<u32>),
+    /// Keys or values in blocks.
+    Blocks(Blocks),
     /// Where the checkpoint holds them, or in memory.
     Weight(WeightStack),
 }
@@ -205,21 +253,49 @@ impl Host {
         w
     }
 
-    /// Element `i` of a KV tensor, stored f32 or f16.
+    /// Element `i` of a KV tensor.
     pub fn kv(&self, i: usize) -> f32 {
         match self {
             Host::F32(v) => v[i],
             Host::F16(v) => v[i].to_f32(),
+            Host::Blocks(blocks) => blocks.get(i / blocks.cols(), i % blocks.cols()),
             _ => panic!("tensor is not KV"),
         }
     }
 
-    /// Stores element `i` of a KV tensor, rounded (and clamped to ±65504) when it is f16.
+    /// The row of a KV tensor that begins with element `first`.
+    pub fn kv_row(&self, first: usize, row: &mut [f32]) {
+        match self {
+            Host::Blocks(blocks) => blocks.row(first / blocks.cols(), row),
+            _ => row.iter_mut().enumerate().for_each(|(i, x)| *x = self.kv(first + i)),
+        }
+    }
+
+    /// Stores the row of a KV tensor that begins with element `first`, rounded as its elements are.
+    pub fn set_kv_row(&mut self, first: usize, row: &[f32]) {
+        match self {
+            Host::Blocks(blocks) => blocks.set_row(first / blocks.cols(), row),
+            _ => row.iter().enumerate().for_each(|(i, x)| self.set_kv(first + i, *x)),
+        }
+    }
+
+    /// The bytes of a tensor that steps write, as the device has them.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Host::F32(v) => bytemuck::cast_slice_mut(v),
+            Host::F16(v) => bytemuck::cast_slice_mut(v),
+            Host::U32(v) => bytemuck::cast_slice_mut(v),
+            Host::Blocks(blocks) => bytemuck::cast_slice_mut(blocks.words_mut()),
+            Host::Weight(_) => panic!("tensor is a weight"),
+        }
+    }
+
+    /// Stores element `i` of a KV tensor of f32 or f16, which is rounded and clamped to ±65504.
     pub fn set_kv(&mut self, i: usize, x: f32) {
         match self {
             Host::F32(v) => v[i] = x,
             Host::F16(v) => v[i] = f16::from_f32(x.clamp(-65504.0, 65504.0)),
-            _ => panic!("tensor is not KV"),
+            _ => panic!("tensor is not KV of single elements"),
         }
     }
 }
@@ -247,7 +323,7 @@ pub struct Capacity {
     pub context: usize,
     /// KV pages of all sequences.
     pub pages: usize,
-    /// f16 or f32: how KV pages are stored.
+    /// How KV pages are stored: one of [`Element::KV`].
     pub kv: Element,
     /// Bytes one binding may have.
     pub binding: usize,

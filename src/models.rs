@@ -135,8 +135,7 @@ impl Config {
 
     /// Bytes of keys and values of one position, in all layers.
     pub fn kv_bytes(&self, kv: Element) -> usize {
-        let element = if kv == Element::F16 { 2 } else { 4 };
-        2 * self.layers * self.attention.kv_heads * self.attention.head_dim * element
+        2 * self.layers * self.attention.kv_heads * kv.row_bytes(self.attention.head_dim)
     }
 }
 

@@ -42,9 +42,17 @@ fn run_part(t: u32, last: u32, head: u32, first: u32, end: u32, lane: u32) -> Pa
         let page = pages[e];
         let seen_by_any = vec2(seen_keys(page.y, first_position).x, seen_keys(page.y, last_position).y);
         if seen_by_any.x >= seen_by_any.y { continue; }
-        let base = (page.x * G + head / R) * PAGE * D4;
+        let kv_head = page.x * G + head / R;
 
-        // Scores, then softmax weights, of keys KEYS * lane + k.
+        // Of keys KEYS * lane + k: scales, and scores, then softmax weights.
+        var k_scale: array<array<f32, CHUNKS>, KEYS>;
+        var v_scale: array<array<f32, CHUNKS>, KEYS>;
+        for (var k = 0u; k < KEYS; k += 1u) {
+            for (var c = 0u; c < CHUNKS; c += 1u) {
+                k_scale[k][c] = key_scale(kv_head, KEYS * lane + k, c);
+                v_scale[k][c] = value_scale(kv_head, KEYS * lane + k, c);
+            }
+        }
         var p: array<array<f32, KEYS>, QUERIES>;
         for (var i = 0u; i < QUERIES; i += 1u) {
             for (var k = 0u; k < KEYS; k += 1u) { p[i][k] = 0.0; }
@@ -53,7 +61,7 @@ fn run_part(t: u32, last: u32, head: u32, first: u32, end: u32, lane: u32) -> Pa
             for (var c = 0u; c < CHUNKS; c += 1u) {
                 var k4: array<vec4<f32>, KEYS>;
                 for (var k = 0u; k < KEYS; k += 1u) {
-                    k4[k] = kv_unpack(k_pages[base + (KEYS * lane + k) * D4 + min(8u * c + d, D4 - 1u)]);
+                    k4[k] = key4(kv_head, KEYS * lane + k, min(8u * c + d, D4 - 1u), k_scale[k][c]);
                 }
                 for (var i = 0u; i < QUERIES; i += 1u) {
                     let q4 = subgroupShuffle(q[i][c], d);
@@ -84,7 +92,8 @@ fn run_part(t: u32, last: u32, head: u32, first: u32, end: u32, lane: u32) -> Pa
             for (var k = 0u; k < KEYS; k += 1u) {
                 let j = KEYS * from_lane + k;
                 for (var c = 0u; c < CHUNKS; c += 1u) {
-                    let v = kv_unpack(v_pages[base + j * D4 + min(8u * c + lane, D4 - 1u)]);
+                    let scale = subgroupShuffle(v_scale[k][c], from_lane);
+                    let v = value4(kv_head, j, min(8u * c + lane, D4 - 1u), scale);
                     // A value that no query sees may be NaN: it is skipped, not multiplied by 0.
                     v4[k][c] = select(vec4(0.0), v, is_seen(j, seen_by_any));
                 }

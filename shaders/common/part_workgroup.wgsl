@@ -41,15 +41,19 @@ fn run_part(t: u32, last: u32, head: u32, first: u32, end: u32, lane: u32) -> Pa
         let page = pages[e];
         for (var i = 0u; i < QUERIES; i += 1u) { seen[i] = seen_keys(page.y, tokens[min(t + i / HEADS, last)].y); }
         if seen_keys(page.y, first_position).x >= seen_keys(page.y, last_position).y { continue; }
-        let base = ((page.x * G + head / R) * PAGE + j) * D4;
-        for (var d = 0u; d < D4; d += 1u) {
-            var q4: array<vec4<f32>, QUERIES>;
-            for (var i = 0u; i < QUERIES; i += 1u) {
-                q4[i] = queries[(min(t + i / HEADS, last) * H + head + i % HEADS) * D4 + d] * SCALE;
-            }
-            for (var k = 0u; k < KEYS; k += 1u) {
-                let k4 = kv_unpack(k_pages[base + k * D4 + d]);
-                for (var i = 0u; i < QUERIES; i += 1u) { s[i][k] = add_dot(s[i][k], q4[i], k4); }
+        let kv_head = page.x * G + head / R;
+        for (var block = 0u; block < (D4 + 7u) / 8u; block += 1u) {
+            var scale: array<f32, KEYS>;
+            for (var k = 0u; k < KEYS; k += 1u) { scale[k] = key_scale(kv_head, j + k, block); }
+            for (var d = 8u * block; d < min(8u * block + 8u, D4); d += 1u) {
+                var q4: array<vec4<f32>, QUERIES>;
+                for (var i = 0u; i < QUERIES; i += 1u) {
+                    q4[i] = queries[(min(t + i / HEADS, last) * H + head + i % HEADS) * D4 + d] * SCALE;
+                }
+                for (var k = 0u; k < KEYS; k += 1u) {
+                    let k4 = key4(kv_head, j + k, d, scale[k]);
+                    for (var i = 0u; i < QUERIES; i += 1u) { s[i][k] = add_dot(s[i][k], q4[i], k4); }
+                }
             }
         }
     }
@@ -81,10 +85,13 @@ fn run_part(t: u32, last: u32, head: u32, first: u32, end: u32, lane: u32) -> Pa
     for (var e = first; e < end; e += 1u) {
         let page = pages[e];
         let seen_by_any = vec2(seen_keys(page.y, first_position).x, seen_keys(page.y, last_position).y);
-        let base = (page.x * G + head / R) * PAGE * D4;
+        let kv_head = page.x * G + head / R;
         for (var key = seen_by_any.x; key < seen_by_any.y; key += 1u) {
             var v4: array<vec4<f32>, CHUNKS>;
-            for (var c = 0u; c < CHUNKS; c += 1u) { v4[c] = kv_unpack(v_pages[base + key * D4 + min(dims_of(lane, c), D4 - 1u)]); }
+            for (var c = 0u; c < CHUNKS; c += 1u) {
+                let dims = min(dims_of(lane, c), D4 - 1u);
+                v4[c] = value4(kv_head, key, dims, value_scale(kv_head, key, dims / 8u));
+            }
             for (var i = 0u; i < OWN; i += 1u) {
                 let weight = weights[min(query_of(lane, i), QUERIES - 1u) * SPAN + (e - first) * PAGE + key];
                 sum[i] += weight;

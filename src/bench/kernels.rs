@@ -4,7 +4,7 @@ use half::f16;
 
 use crate::engine::{scattered, tile};
 use crate::error::{Error, Result};
-use crate::format::{F16, Format, Q4_K, Q8_0};
+use crate::format::{self, Format, Q4_K};
 use crate::gpu::{Buffers, Gpu, Kind};
 use crate::kernel::{Cost, Count, Step};
 use crate::kernels::{AttentionDims, AttentionInputs, Cover, FarInputs, Gate, Norm, Pairs, Rope, Scores};
@@ -74,6 +74,12 @@ impl Case {
             let host = match desc.element {
                 Element::F32 if !desc.is_table => Host::F32((0..len).map(scattered).collect()),
                 Element::F16 => Host::F16((0..len).map(|i| f16::from_f32(scattered(i))).collect()),
+                Element::Q8_0 | Element::Q4_0 => {
+                    let mut blocks = desc.host()?;
+                    // A scale of 0.065.
+                    blocks.bytes_mut().fill(0x2c);
+                    blocks
+                }
                 _ => continue,
             };
             gpu.write_host(&buffers, t, &host)?;
@@ -105,8 +111,9 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
     if let Some(unknown) = kernels.iter().find(|name| !KERNELS.contains(&name.as_str())) {
         return Err(Error::request("kernel", format!("one of {}", KERNELS.join(", ")), unknown));
     }
+    use Element::{F16, Q4_0, Q8_0};
     let software = gpu.caps().kind == Kind::Software;
-    let formats: &[&'static Format] = if software { &[&Q4_K] } else { &[&Q4_K, &Q8_0, &F16] };
+    let formats: &[&'static Format] = if software { &[&Q4_K] } else { &[&Q4_K, &format::Q8_0, &format::F16] };
     let depths: &[usize] = &[512, 2048, 4096, 8192];
     let (chunk, c, f) = (if software { 32 } else { 512 }, shape.hidden, shape.ffn);
     let mut plans: Vec<Plan> = Vec::new();
@@ -118,15 +125,17 @@ pub fn cases<'a>(gpu: &'a Gpu, shape: &'a Shape, kernels: &[String]) -> Result<i
         plans.push(Plan { t, what: What::Qkv(formats[0]) });
     }
     for &depth in depths {
-        let attention = |kernel, shuffled| Plan { t: 1, what: What::Attention { depth, kernel, shuffled } };
-        plans.push(attention("attention_decode", false));
-        plans.push(attention("attention_decode", true));
-        plans.push(attention("attention_merge", false));
+        let attention = |kernel, kv, shuffled| Plan { t: 1, what: What::Attention { depth, kernel, kv, shuffled } };
+        plans.extend([F16, Q8_0, Q4_0].map(|kv| attention("attention_decode", kv, false)));
+        plans.push(attention("attention_decode", F16, true));
+        plans.push(attention("attention_merge", F16, false));
     }
     // Twice and eight times the largest tree, too.
     plans.extend([512, 2048, 4096, 8192, 16384, 65536].map(|rows| Plan { t: 1, what: What::Far { rows } }));
     for &depth in &depths[..2] {
-        plans.push(Plan { t: chunk, what: What::Attention { depth, kernel: "attention_prefill", shuffled: false } });
+        let prefill =
+            |kv| Plan { t: chunk, what: What::Attention { depth, kernel: "attention_prefill", kv, shuffled: false } };
+        plans.extend([F16, Q8_0, Q4_0].map(prefill));
     }
     plans.extend([What::Norm, What::Rope, What::Units].map(|what| Plan { t: chunk, what }));
     let wanted = |plan: &Plan| kernels.is_empty() || kernels.iter().any(|name| name == plan.what.kernel());
@@ -149,10 +158,11 @@ enum What {
     },
     Glu(&'static Format),
     Qkv(&'static Format),
-    /// Of queries behind `depth` positions, whose pages lie in order or `shuffled`.
+    /// Of queries behind `depth` positions, stored as `kv`, whose pages lie in order or `shuffled`.
     Attention {
         depth: usize,
         kernel: &'static str,
+        kv: Element,
         shuffled: bool,
     },
     /// Of queries with so many rows in trees of at most TREE.
@@ -186,9 +196,9 @@ impl What {
 impl Plan {
     fn case(&self, gpu: &Gpu, shape: &Shape) -> Case {
         let (t, a, c, f) = (self.t, shape.attention, shape.hidden, shape.ffn);
-        let (depth, shuffled) = match self.what {
-            What::Attention { depth, shuffled, .. } => (depth, shuffled),
-            _ => (0, false),
+        let (depth, shuffled, stored) = match self.what {
+            What::Attention { depth, shuffled, kv, .. } => (depth, shuffled, kv),
+            _ => (0, false, Element::F16),
         };
         let pages = match self.what {
             What::Far { rows } => Cover::kept_pages(a.heads / a.kv_heads) + rows / PAGE + 2 * rows / Cover::LEAF / PAGE,
@@ -201,7 +211,7 @@ impl Plan {
             sequences: 1,
             context: pages * PAGE,
             pages,
-            kv: Element::F16,
+            kv: stored,
             binding: gpu.caps().max_binding,
         });
         m.tile = tile(Some(gpu.caps()));
@@ -221,7 +231,7 @@ impl Plan {
         };
         let (q_dim, kv_dim) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let kv_rows = pages * a.kv_heads * PAGE;
-        let kv = |m: &mut Memory| ["k", "v"].map(|name| m.tensor(name, Element::F16, kv_rows, a.head_dim));
+        let kv = |m: &mut Memory| ["k", "v"].map(|name| m.tensor(name, stored, kv_rows, a.head_dim));
         let token = |m: &mut Memory, cols| m.activation("", Count::Tokens, cols);
         let norm = |m: &mut Memory| Norm { gain: m.table("gain", c, &vec![1.0; c]), eps: 1e-5, h: token(m, c) };
         let rope = |m: &mut Memory| {
@@ -255,7 +265,8 @@ impl Plan {
                 let (q, kv, o) = (token(&mut m, q_dim), kv(&mut m), token(&mut m, q_dim));
                 let scores = Scores { scale: 0.1, window: 0, cap: 0.0 };
                 let order = if shuffled { ", shuffled pages" } else { "" };
-                let heads = format!(" {} / {} heads of {} @ d{depth}{order}", a.heads, a.kv_heads, a.head_dim);
+                let of_kv = stored.kv_name().unwrap_or_default();
+                let heads = format!(" {} / {} heads of {} @ d{depth} {of_kv}{order}", a.heads, a.kv_heads, a.head_dim);
                 (Program::record(&m, mode, |r| r.attention(a, inputs, scores, q, kv, o)), heads)
             }
             What::Far { rows } => {

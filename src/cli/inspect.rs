@@ -17,7 +17,7 @@ use crate::engine::{Plan, Recorded, available_memory, expect_fits};
 use crate::error::Result;
 use crate::gpu::{Caps, Kind};
 use crate::kernel::{Access, Const, Count, Extent};
-use crate::memory::{Element, Memory};
+use crate::memory::Memory;
 use crate::models::Config;
 use crate::program::{Dispatch, Mode, Program};
 use crate::weights::{TensorEntry, Value, Weights};
@@ -273,7 +273,7 @@ fn known_bytes(t: &TensorEntry) -> Option<usize> {
 }
 
 fn kv_format(memory: &Memory) -> &'static str {
-    if memory.capacity.kv == Element::F16 { "f16" } else { "f32" }
+    memory.capacity.kv.kv_name().unwrap_or_default()
 }
 
 fn constants(d: &Dispatch) -> impl Iterator<Item = (String, Json)> {

@@ -136,7 +136,7 @@ pub struct EngineArgs {
     /// Tokens computed at once; without it 128, and 32 on the CPU interpreter
     #[arg(short, long, value_name = "TOKENS")]
     batch_size: Option<usize>,
-    /// How keys and values are stored
+    /// How keys and values are stored: q8_0 and q4_0 round blocks of 32 to 8 and 4 bits
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     kv: Kv,
     /// How keys are stored; as values. Also -ctk
@@ -211,8 +211,12 @@ enum MathsArg {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Kv {
-    F16,
     F32,
+    F16,
+    #[value(name = "q8_0")]
+    Q80,
+    #[value(name = "q4_0")]
+    Q40,
 }
 
 impl EngineArgs {
@@ -371,7 +375,12 @@ impl EngineArgs {
             }
             (k, v) => k.or(v).unwrap_or(self.kv),
         };
-        Ok(if kv == Kv::F32 { Element::F32 } else { Element::F16 })
+        Ok(match kv {
+            Kv::F32 => Element::F32,
+            Kv::F16 => Element::F16,
+            Kv::Q80 => Element::Q8_0,
+            Kv::Q40 => Element::Q4_0,
+        })
     }
 }
 

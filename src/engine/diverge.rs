@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use half::f16;
-
 use super::{Backend, Device, Engine, EngineOptions, Inputs, Recorded, expect_fits};
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, Gpu};
@@ -156,8 +154,13 @@ impl Diverge {
                 let (kernel, tensor) = (d.kernel.name, desc.name.clone());
                 let element = (at / desc.cols, at % desc.cols);
                 let found = Difference { mode, dispatch: i, kernel, tensor, element, gpu, reference, error };
-                // Half a unit of what is stored may become a whole one.
-                let stored = if desc.element == Element::F16 { 1.0 / 1024.0 } else { 0.0 };
+                // Half a unit of what is stored may become a whole one. A block's unit is a part of its largest element.
+                let stored = match desc.element {
+                    Element::F16 => 1.0 / 1024.0,
+                    Element::Q8_0 => 1.0 / 126.0,
+                    Element::Q4_0 => 1.0 / 7.0,
+                    _ => 0.0,
+                };
                 if found.error > tolerance + stored && report.first.is_none() {
                     report.first = Some(found.clone());
                 }
@@ -181,23 +184,26 @@ impl Diverge {
 fn worst(desc: &TensorDesc, rows: usize, gpu: &[u8], reference: &Host) -> (usize, f64, f64, f64) {
     let cols = desc.cols;
     let stride = if desc.element == Element::U32 { cols } else { stride(cols) };
-    let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| gpu[4 * i + byte]));
-    let both = |i: usize| match reference {
-        Host::F32(v) => (f32::from_bits(word(i)) as f64, v[i] as f64),
-        Host::F16(v) => (f16::from_bits(u16::from_le_bytes([gpu[2 * i], gpu[2 * i + 1]])).to_f64(), v[i].to_f64()),
-        Host::U32(v) => (word(i) as f64, v[i] as f64),
-        Host::Weight(_) => unreachable!("weights are not written"),
+    let gpu = desc.host_of(gpu);
+    let value = |host: &Host, i: usize| match host {
+        Host::U32(v) => f64::from(v[i]),
+        other => f64::from(other.kv(i)),
     };
     let mut most = (0, 0.0, 0.0, -1.0);
     for at in 0..rows * cols {
-        let (gpu, reference) = both(at / cols * stride + at % cols);
-        let error = match (gpu - reference).abs() / (1.0 + reference.abs()) {
-            _ if gpu == reference || (gpu.is_nan() && reference.is_nan()) => 0.0,
+        let i = at / cols * stride + at % cols;
+        let [gpu, found] = [&gpu, reference].map(|host| value(host, i));
+        let magnitude = match reference {
+            Host::Blocks(blocks) => f64::from(blocks.largest(at / cols, at % cols)),
+            _ => found.abs(),
+        };
+        let error = match (gpu - found).abs() / (1.0 + magnitude) {
+            _ if gpu == found || (gpu.is_nan() && found.is_nan()) => 0.0,
             error if error.is_nan() => f64::INFINITY,
             error => error,
         };
         if error > most.3 {
-            most = (at, gpu, reference, error);
+            most = (at, gpu, found, error);
         }
     }
     most

@@ -6,7 +6,7 @@ use crate::gpu::Prepared;
 use crate::kernel::Step;
 use crate::kernels::Scores;
 use crate::kv::{GONE, PAGE, PageTable};
-use crate::memory::{Element, Tensor};
+use crate::memory::Tensor;
 use crate::program::{Dispatch, Mode, Program};
 use crate::session::Session;
 
@@ -199,24 +199,22 @@ impl Engine {
         let Some((least, most)) = pages.iter().min().zip(pages.iter().max()) else { return Ok(Vec::new()) };
         // Pages of one session lie together in all but odd cases.
         let (base, page) = (*least as usize, heads * PAGE * d);
-        let elements: Vec<f32> = match &self.device {
+        let read;
+        let (elements, base) = match &self.device {
             Device::Gpu(on) => {
-                let size = if self.memory.desc(t).element == Element::F16 { 2 } else { 4 };
-                let bytes = (*most as usize + 1 - base) * page * size;
-                let bytes = on.gpu.read_at(&on.buffers, t, base * page * size, bytes)?;
-                match size {
-                    2 => bytemuck::pod_collect_to_vec::<u8, half::f16>(&bytes).iter().map(|x| x.to_f32()).collect(),
-                    _ => bytemuck::pod_collect_to_vec(&bytes),
-                }
+                let desc = self.memory.desc(t);
+                let bytes = desc.bytes_of(heads * PAGE);
+                let n = *most as usize + 1 - base;
+                read = desc.host_of(&on.gpu.read_at(&on.buffers, t, base * bytes, n * bytes)?);
+                (&read, base)
             }
-            Device::Cpu { host } => (base * page..(*most as usize + 1) * page).map(|i| host[t.0].kv(i)).collect(),
+            Device::Cpu { host } => (&host[t.0], 0),
         };
-        let mut rows = Vec::with_capacity((end - first) * heads * d);
-        for position in first..end {
+        let mut rows = vec![0.0; (end - first) * heads * d];
+        for (position, to) in (first..end).zip(rows.chunks_exact_mut(heads * d)) {
             let slot = table.slot(position) as usize;
-            for g in 0..heads {
-                let at = (slot / PAGE - base) * page + (g * PAGE + slot % PAGE) * d;
-                rows.extend_from_slice(&elements[at..at + d]);
+            for (g, to) in to.chunks_exact_mut(d).enumerate() {
+                elements.kv_row((slot / PAGE - base) * page + (g * PAGE + slot % PAGE) * d, to);
             }
         }
         Ok(rows)

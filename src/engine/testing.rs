@@ -4,7 +4,6 @@ use super::{Device, Engine, EngineOptions, Loading};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kv::{PAGE, PagePool};
-use crate::memory::stride;
 use crate::prefix::PrefixCache;
 use crate::weights::Weights;
 
@@ -35,8 +34,8 @@ impl Engine {
         for t in self.memory.handles().filter(|t| self.memory.desc(*t).name.ends_with("_pages")) {
             let desc = self.memory.desc(t);
             let page = desc.bytes() / desc.rows * rows;
-            // 61280 in f16, 1.3e36 in f32; NaN in both.
-            let (byte, number) = if desc.name.ends_with("k_pages") { (0x7b, 6e4) } else { (0xff, f32::NAN) };
+            // 61280 in f16, also as a scale, 1.3e36 in f32; NaN in both.
+            let byte = if desc.name.ends_with("k_pages") { 0x7b } else { 0xff };
             match &mut self.device {
                 Device::Gpu(on) => {
                     let mut bytes = on.gpu.read(&on.buffers, t, desc.bytes())?;
@@ -46,9 +45,8 @@ impl Engine {
                     on.gpu.write(&on.buffers, t, &bytes)?;
                 }
                 Device::Cpu { host } => {
-                    let elements = rows * stride(desc.cols);
                     for free in self.pool.free() {
-                        (0..elements).for_each(|i| host[t.0].set_kv(free as usize * elements + i, number));
+                        host[t.0].bytes_mut()[free as usize * page..][..page].fill(byte);
                     }
                 }
             }

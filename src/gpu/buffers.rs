@@ -87,6 +87,7 @@ impl Gpu {
             Host::F32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
             Host::F16(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
             Host::U32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
+            Host::Blocks(blocks) => self.write(buffers, t, bytemuck::cast_slice(blocks.words())),
             Host::Weight(w) => {
                 let mut upload = Upload { gpu: self, staging: VecDeque::new() };
                 upload.weight(buffers, t, w, |_| ())?;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::aoc_lookup::AOC_LOOKUP;
 use super::softcap::softcap;
-use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, OF_8, SOFTCAP_OF, Seen, kv_include, part_include};
+use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, OF_8, SOFTCAP_OF, Seen, kv_read_spec, part_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
@@ -46,7 +46,7 @@ pub struct Scores {
 }
 
 impl Recorder<'_> {
-    /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
+    /// `q`, `o`: `[T, H*D]`; `kv`: k and v pages, `[pages * G * PAGE, D]`, of one of [`Element::KV`].
     /// Records attention_prefill for prefill, else attention_decode and attention_merge, and aoc_lookup for the far past.
     pub fn attention(
         &mut self,
@@ -81,7 +81,7 @@ impl Recorder<'_> {
         for pages in kv {
             self.expect(pages, element, d.head_dim);
         }
-        let spec = Spec::default().include(ADD_DOT).include(SOFTCAP_OF).include(ATTENTION).include(kv_include(element));
+        let spec = kv_read_spec(Spec::default(), element).include(ADD_DOT).include(SOFTCAP_OF).include(ATTENTION);
         let spec = spec.u32("D4", d.head_dim / 4).u32("H", d.heads).u32("G", d.kv_heads).u32("HEADS", d.heads_each());
         let spec = spec.u32("PAGE", Capacity::PAGE).u32("RUN", AttentionDims::RUN).f32("SCALE", scores.scale);
         let spec = spec.u32("WINDOW", scores.window).f32("CAP", scores.cap);
@@ -165,18 +165,21 @@ pub(super) fn attend(spec: &Spec, list: &[u32], position: usize, h: usize, q: &[
             (first.saturating_sub(start)..end).map(move |j| ((page * kv_heads + g) * page_len + j) * d)
         })
         .collect();
-    let score = |row: &usize| {
-        let product = (0..d).map(|i| q[i] as f64 * k.kv(row + i) as f64).sum::<f64>() * scale;
+    let mut x = vec![0.0; d];
+    let mut score = |row: &usize| {
+        k.kv_row(*row, &mut x);
+        let product = q.iter().zip(&x).map(|(q, k)| *q as f64 * *k as f64).sum::<f64>() * scale;
         if cap > 0.0 { softcap(product, cap) } else { product }
     };
-    let scores: Vec<f64> = rows.iter().map(score).collect();
+    let scores: Vec<f64> = rows.iter().map(&mut score).collect();
     let m = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (mut o, mut l) = (vec![0.0; d], 0.0);
     for (row, score) in rows.iter().zip(&scores) {
         let p = (score - m).exp();
         l += p;
-        for (i, o) in o.iter_mut().enumerate() {
-            *o += p * v.kv(row + i) as f64;
+        v.kv_row(*row, &mut x);
+        for (o, x) in o.iter_mut().zip(&x) {
+            *o += p * *x as f64;
         }
     }
     Part { o, m, l }

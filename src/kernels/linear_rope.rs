@@ -5,10 +5,10 @@
 //! Source: Su et al. 2021, arXiv:2104.09864, equation 34.
 
 use super::linear::{Norm, normed_cost, normed_rows, times};
-use super::{AttentionDims, AttentionInputs, Rope, kv_include, kv_row};
+use super::{AttentionDims, AttentionInputs, Rope, written_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc, Weight, WeightStack, stride};
+use crate::memory::{Element, Host, Tensor, TensorDesc, Weight, WeightStack, stride};
 use crate::program::Recorder;
 
 /// See the module.
@@ -33,7 +33,7 @@ pub static LINEAR_ROPE: Kernel = Kernel {
 impl Recorder<'_> {
     /// `x`: `[T, K]`; `weights`: the pairs of dims of q, of k and of v, one after the other, `[(H + 2G) D, K]` in all;
     /// `vectors`: the norm's gains and, where there are biases, those of all pairs behind them; `q`: `[T, H*D]`; `kv`: k and v
-    /// pages, `[pages * G * PAGE, D]`, f16 or f32.
+    /// pages, `[pages * G * PAGE, D]`, f16 or f32, or their rows for [`kv_store`](Recorder::kv_store), `[T, G*D]`.
     #[allow(clippy::too_many_arguments)]
     pub fn linear_rope(
         &mut self,
@@ -49,16 +49,12 @@ impl Recorder<'_> {
     ) {
         let k = self.desc(x).cols;
         let heads = d.heads + 2 * d.kv_heads;
-        let element = self.desc(kv[0]).element;
         if rope.dims > 0 {
             self.expect(rope.table, Element::F32, rope.dims);
         }
         self.expect(q, Element::F32, d.heads * d.head_dim);
         let has_bias = self.desc(vectors).cols > k;
         self.expect(vectors, Element::F32, if has_bias { stride(k) + heads * d.head_dim } else { k });
-        for pages in kv {
-            self.expect(pages, element, d.head_dim);
-        }
         let (x, spec) = self.normed(x, norm);
         let all = heads * d.head_dim / 2;
         let rows: usize = weights.iter().map(|w| w.rows).sum();
@@ -67,10 +63,8 @@ impl Recorder<'_> {
         let mut pair0 = 0;
         for (part, pairs) in parts {
             let (tiled, [across, down]) = self.tiled(part, Count::Tokens, self.tile().lanes, spec.clone());
-            let spec =
-                tiled.include(kv_include(element)).u32("D2", d.head_dim / 2).u32("R2", rope.dims / 2).u32("H", d.heads);
-            let spec = spec.u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE).u32("PAIRS", pairs).u32("PAIR0", pair0);
-            let spec = spec.u32("BIAS", has_bias as usize);
+            let spec = self.kv_write_spec(tiled, d, kv).u32("D2", d.head_dim / 2).u32("R2", rope.dims / 2);
+            let spec = spec.u32("H", d.heads).u32("PAIRS", pairs).u32("PAIR0", pair0).u32("BIAS", has_bias as usize);
             let tensors = [inputs.tokens, x, vectors, part, rope.table, q, kv[0], kv[1]];
             self.dispatch(&LINEAR_ROPE, spec, &tensors, [across, down, Extent::Fixed(1)]);
             pair0 += pairs;
@@ -80,7 +74,7 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, x, vectors, w, rope, q, k_pages, v_pages] = tensors else { unreachable!() };
-    let [d2, r2, heads, kv_heads, page] = ["D2", "R2", "H", "G", "PAGE"].map(|name| spec.get_u32(name));
+    let [d2, r2, heads, kv_heads] = ["D2", "R2", "H", "G"].map(|name| spec.get_u32(name));
     let [pairs, pair0, k, bias] = ["PAIRS", "PAIR0", "K", "BIAS"].map(|name| spec.get_u32(name));
     let x = normed_rows(x, spec, step.n_tokens as usize, vectors.f32());
     let products = times(w.weight(), &x);
@@ -98,7 +92,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
                 [a, b]
             };
             let g = head.saturating_sub(heads) % kv_heads;
-            let to = 2 * (kv_row(spec, (slot / page) as u32, g, slot) * d2 + p);
+            let to = 2 * (written_row(spec, t, g, slot) * d2 + p);
             for (i, value) in turned.into_iter().enumerate() {
                 match head {
                     _ if head < heads => q.f32_mut()[2 * ((t * heads + head) * d2 + p) + i] = value as f32,
@@ -111,7 +105,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [tokens, x, _, w, rope, _, k_pages, _] = tensors else { unreachable!() };
+    let [tokens, x, _, w, rope, _, kv, _] = tensors else { unreachable!() };
     let [d2, r2, heads, kv_heads] = ["D2", "R2", "H", "G"].map(|name| spec.get_u32(name));
     let [pairs, pair0, bias] = ["PAIRS", "PAIR0", "BIAS"].map(|name| spec.get_u32(name));
     let rows = step.n_tokens as usize;
@@ -119,6 +113,6 @@ fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
     let (of_q, turning) = (within(heads * d2), within((heads + kv_heads) * d2) * r2 / d2);
     let angles = if turning > 0 { rope.bytes_of(rows) } else { 0 };
     let read = tokens.bytes_of(rows) + angles + bias * 8 * pairs;
-    let written = rows * (8 * of_q + (pairs - of_q) * k_pages.bytes_of(1) / d2);
+    let written = rows * (8 * of_q + (pairs - of_q) * 2 * kv.bytes_of(1) / kv.cols);
     normed_cost(spec, rows, x, w, 2 * pairs) + Cost::new(read, written, rows * (6 * turning + 2 * bias * pairs))
 }

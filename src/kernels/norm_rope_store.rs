@@ -5,10 +5,10 @@
 //! the host's affair and computed in f64.
 
 use super::rmsnorm::{NORM_FLOPS, norm_row};
-use super::{AttentionDims, AttentionInputs, LANE, RMS_LOADS, SLOTS, WORKGROUP, kv_include, kv_row};
+use super::{AttentionDims, AttentionInputs, LANE, RMS_LOADS, WORKGROUP, written_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
+use crate::memory::{Element, Host, Tensor, TensorDesc};
 use crate::program::Recorder;
 
 /// See the module.
@@ -75,7 +75,7 @@ impl Rope {
 
 impl Recorder<'_> {
     /// `x`: `[T, (H + 2G) * D]`: q, k and v side by side; `gains`: `[2 * D]`: of the heads of q, of those of k; `q`: `[T, H*D]`;
-    /// `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32.
+    /// `kv`: k and v pages, `[pages * G * PAGE, D]`, f16 or f32, or their rows for [`kv_store`](Recorder::kv_store), `[T, G*D]`.
     #[allow(clippy::too_many_arguments)]
     pub fn norm_rope_store(
         &mut self,
@@ -88,7 +88,6 @@ impl Recorder<'_> {
         q: Tensor,
         kv: [Tensor; 2],
     ) {
-        let element = self.desc(kv[0]).element;
         if rope.dims > 0 {
             self.expect(rope.table, Element::F32, rope.dims);
         }
@@ -98,13 +97,9 @@ impl Recorder<'_> {
         self.expect(x, Element::F32, heads * d.head_dim);
         self.expect(gains, Element::F32, 2 * d.head_dim);
         self.expect(q, Element::F32, d.heads * d.head_dim);
-        for pages in kv {
-            self.expect(pages, element, d.head_dim);
-        }
-        let spec = Spec::default().include(kv_include(element)).include(rope.pairs.include());
-        let spec = spec.include(SLOTS).include(RMS_LOADS).include(LANE).f32("EPS", eps);
-        let spec = spec.u32("D4", d.head_dim / 4).u32("R4", rope.dims / 4);
-        let spec = spec.u32("H", d.heads).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
+        let spec = self.kv_write_spec(Spec::default(), d, kv).include(rope.pairs.include());
+        let spec = spec.include(RMS_LOADS).include(LANE).f32("EPS", eps);
+        let spec = spec.u32("D4", d.head_dim / 4).u32("R4", rope.dims / 4).u32("H", d.heads);
         let across = (heads * d.head_dim / 8).div_ceil(WORKGROUP);
         let extents = [Extent::Fixed(across), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
         self.dispatch(&NORM_ROPE_STORE, spec, &[inputs.tokens, rope.table, x, gains, q, kv[0], kv[1]], extents);
@@ -113,7 +108,7 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, rope, x, gains, q, k_pages, v_pages] = tensors else { unreachable!() };
-    let [d4, r4, heads, kv_heads, page] = ["D4", "R4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
+    let [d4, r4, heads, kv_heads] = ["D4", "R4", "H", "G"].map(|n| spec.get_u32(n));
     let (d, r, eps) = (4 * d4, 4 * r4, spec.get_f32("EPS"));
     let (rope, gains) = (rope.f32(), gains.f32());
     let pairs = if spec.includes(Pairs::Halves.include()) { Pairs::Halves } else { Pairs::Neighbours };
@@ -138,7 +133,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             }
         }
         for (g, (k, v)) in of_k.chunks(d).zip(of_v.chunks(d)).enumerate() {
-            let to = kv_row(spec, (slot / page) as u32, g, slot) * d;
+            let to = written_row(spec, t, g, slot) * d;
             for (i, (k, v)) in turned(position, k, &gains[d..]).into_iter().zip(v).enumerate() {
                 k_pages.set_kv(to + i, k as f32);
                 v_pages.set_kv(to + i, *v);
@@ -152,7 +147,7 @@ fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
     let [d4, r4, heads, kv_heads] = ["D4", "R4", "H", "G"].map(|name| spec.get_u32(name));
     let (rows, turns) = (step.n_tokens as usize, usize::from(r4 > 0));
     let read = tokens.bytes_of(rows) + turns * rope.bytes_of(rows) + x.bytes_of(rows) + gains.bytes();
-    let stored = rows * kv_heads * (k_pages.bytes_of(1) + v_pages.bytes_of(1));
+    let stored = rows * kv_heads * 4 * d4 * (k_pages.bytes_of(1) + v_pages.bytes_of(1)) / k_pages.cols;
     let flops = rows * (heads + kv_heads) * (NORM_FLOPS * 4 * d4 + 12 * r4);
     Cost::new(read, q.bytes_of(rows) + stored, flops)
 }

@@ -15,6 +15,8 @@ pub(super) struct Qkv {
     q: Tensor,
     /// k and v.
     pub pages: [Tensor; 2],
+    /// Where k and v of a step's tokens wait to be rounded to blocks, if pages are of such.
+    rows: Option<[Tensor; 2]>,
 }
 
 enum Projections {
@@ -65,20 +67,25 @@ impl Qkv {
                 Projections::Pairs { weights, vectors }
             }
         };
-        Ok(Self { norm, rope, projections, q, pages: d.kv_pages(l, a) })
+        let rows = d.memory.capacity.kv.is_blocks().then(|| ["k", "v"].map(|name| d.token(name, kv_dim)));
+        Ok(Self { norm, rope, projections, q, pages: d.kv_pages(l, a), rows })
     }
 
     /// Returns q.
     pub fn record(&self, config: &Config, inputs: AttentionInputs, x: Tensor, r: &mut Recorder) -> Tensor {
-        let Self { norm, rope, q, pages, .. } = *self;
+        let Self { norm, rope, q, pages, rows, .. } = *self;
+        let (a, kv) = (config.attention, rows.unwrap_or(pages));
         match &self.projections {
             Projections::Pairs { weights, vectors } => {
-                r.linear_rope(config.attention, inputs, x, norm, weights, *vectors, rope, q, pages);
+                r.linear_rope(a, inputs, x, norm, weights, *vectors, rope, q, kv);
             }
             Projections::Heads { weights, gains, products } => {
                 r.linear_norm(x, norm, &[(weights, *products)]);
-                r.norm_rope_store(config.attention, inputs, rope, *products, *gains, norm.eps, q, pages);
+                r.norm_rope_store(a, inputs, rope, *products, *gains, norm.eps, q, kv);
             }
+        }
+        if let Some(rows) = rows {
+            r.kv_store(a, inputs, rows, pages);
         }
         q
     }

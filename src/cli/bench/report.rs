@@ -15,7 +15,7 @@ use crate::cli::output::one_line;
 use crate::error::{Error, Result};
 use crate::gpu::Caps;
 use crate::kernel::Cost;
-use crate::memory::{Capacity, Element, Maths, Tile};
+use crate::memory::{Capacity, Maths, Tile};
 use crate::models::Config;
 use crate::weights::Weights;
 
@@ -143,7 +143,7 @@ impl Model {
 
 impl Settings {
     pub fn of(capacity: &Capacity) -> Self {
-        let kv = if capacity.kv == Element::F16 { "f16" } else { "f32" };
+        let kv = capacity.kv.kv_name().unwrap_or_default();
         Self { context: capacity.context, batch: capacity.tokens, kv: kv.into() }
     }
 }
