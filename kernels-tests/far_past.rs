@@ -78,16 +78,17 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn a_budget_that_covers_all_rows_is_dense_attention() {
-    for name in ["llama", "gemma3", "gemma2", "qwen2_yarn"] {
+    let f32s = ["llama", "gemma3", "gemma2", "qwen2_yarn"].map(|name| (name, Element::F32));
+    for (name, kv) in f32s.into_iter().chain([("llama", Element::Q8_0), ("gemma3", Element::Q4_0)]) {
         let toy = toy(name);
-        let mut engine = load(toy, &options(Element::F32));
+        let mut engine = load(toy, &options(kv));
         let tokens = tokens(1700, toy);
         let (_, dense) = session(&mut engine, Attention::Dense, &tokens);
         let (covered, found) = session(&mut engine, aoc(1 << 20), &tokens);
         assert!(covered.far() >= 2 * CHUNK, "{name}: {} rows", covered.far());
         let most = difference(&dense, &found);
-        println!("{name}: {} rows in trees, logits differ by {most:e}", covered.far());
-        assert!(most <= 2e-5, "{name}: {most:e}");
+        println!("{name}, {kv:?}: {} rows in trees, logits differ by {most:e}", covered.far());
+        assert!(most <= 2e-5, "{name}, {kv:?}: {most:e}");
     }
 }
 

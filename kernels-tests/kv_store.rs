@@ -56,7 +56,7 @@ fn planted_faults_are_caught() {
             ("vec4(-127.0)", "vec4(-100.0)"),
             ("round(x) + 8.0", "x + 8.0"),
             ("<< 4u", "<< 3u"),
-            ("dims < D4", "dims <= D4"),
+            ("dims >= D4", "dims > D4"),
             ("head % G) * D4 + dims", "head) * D4 + dims"),
             ("if head < G { k_pages[at] = q", "if head <= G { k_pages[at] = q"),
             ("pack2x16float(scales); } else", "pack2x16float(scales.yx); } else"),

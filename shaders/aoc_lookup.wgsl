@@ -26,8 +26,8 @@ const LOWEST = -3.4028234e38;
                                                                          // then trees, largest first: rows, list of rows' pages, of nodes' pages
 @group(0) @binding(3) var<storage, read> lists: array<u32>;              // a sequence's widths, pages of kept queries; pages of trees
 @group(0) @binding(4) var<storage, read> q: array<vec4<f32>>;            // [T, H, D4]
-@group(0) @binding(5) var<storage, read_write> k_pages: array<Kv4>;      // [pages, G, PAGE, D4]
-@group(0) @binding(6) var<storage, read_write> v_pages: array<Kv4>;      // [pages, G, PAGE, D4]
+@group(0) @binding(5) var<storage, read_write> k_pages: array<Kv>;      // [pages, G, PAGE, D4]
+@group(0) @binding(6) var<storage, read_write> v_pages: array<Kv>;      // [pages, G, PAGE, D4]
 @group(0) @binding(7) var<storage, read_write> near: array<f32>;         // [T, H, 4]: (m, l) of the near past, then whether a row answers alone
 @group(0) @binding(8) var<storage, read_write> o: array<vec4<f32>>;      // [T, H, D4]: its answer, then that of both
 @group(0) @binding(9) var<uniform> layer: vec4<u32>;                     // x: the layer's first width
@@ -40,7 +40,7 @@ var<private> sum: array<f32, R>;
 var<private> out: array<array<vec4<f32>, R>, OWN_DIMS>;
 var<private> lead: array<Lead, R>;
 
-// The best score of a row, where its dims begin, and the best of all other scores.
+// The best score of a row, which it is, and the best of all other scores.
 struct Lead {
     score: f32,
     base: u32,
@@ -139,10 +139,10 @@ fn candidate_at(at: Depth, c: u32) -> vec2<u32> {
     return candidate;
 }
 
-// Where the dims of a candidate begin.
+// The row of a candidate.
 fn base_of(at: Depth, candidate: vec2<u32>, g: u32) -> u32 {
     let pages = far[candidate.x][select(2u, 1u, at.size == 0u)];
-    return slot_base(lists[pages + candidate.y / PAGE], g, candidate.y);
+    return row_at(lists[pages + candidate.y / PAGE], g, candidate.y);
 }
 
 // The dims of an invocation; those beyond the last are the last.
@@ -150,22 +150,21 @@ fn own_dim(i: u32, lane: u32) -> u32 {
     return min(lane + i * LANES, D4 - 1u);
 }
 
-// A query that is kept goes to the place of the oldest.
+// Queries that are kept go to the places of the oldest.
 fn keep(position: u32, pages: u32, g: u32, lane: u32) {
     if !is_kept(position) { return; }
     let turn = turn_of(position);
-    if is_of_trials(position) {
-        for (var r = 0u; r < R; r += 1u) { put(pages, g, OF_TRIALS + turn * R + r, r, lane); }
-    } else {
-        put(pages, g, turn, turn % R, lane);
-    }
-}
-
-fn put(pages: u32, g: u32, item: u32, r: u32, lane: u32) {
-    let base = slot_base(lists[pages + item / (2u * PAGE)], g, item);
-    for (var d = lane; d < D4; d += LANES) {
-        let x = kv_pack(q[query + r * D4 + d]);
-        if item / PAGE % 2u == 1u { v_pages[base + d] = x; } else { k_pages[base + d] = x; }
+    let of_trials = is_of_trials(position);
+    for (var n = lane; n < select(1u, R, of_trials) * PIECES; n += LANES) {
+        let piece = n % PIECES;
+        let r = select(turn % R, n / PIECES, of_trials);
+        let item = select(turn, OF_TRIALS + turn * R + r, of_trials);
+        var x: array<vec4<f32>, 16>;
+        for (var d = step.zero; d < 16u; d += 1u) {
+            let dims = 16u * piece + d;
+            x[d] = select(vec4(0.0), q[query + r * D4 + min(dims, D4 - 1u)], dims < D4);
+        }
+        put(item / PAGE % 2u == 1u, row_at(lists[pages + item / (2u * PAGE)], g, item), piece, &x);
     }
 }
 
@@ -211,7 +210,7 @@ fn finish(first_head: u32, lane: u32) {
         if is_alone {
             let weight = exp(best.score - top[r]);
             l = local_weight + weight;
-            of_far = weight * kv_unpack(v_pages[best.base + dim]);
+            of_far = weight * value_of(best.base, dim);
         }
         let at = query + r * D4 + dim;
         o[at] = (local_weight * o[at] + of_far) / l;

@@ -11,8 +11,8 @@ override SCALE: f32;
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> source: array<u32>;       // [rows]: page slot of row i
 @group(0) @binding(2) var<storage, read> queries: array<u32>;      // [POINTS / (2 PAGE)]: their pages
-@group(0) @binding(3) var<storage, read> k_pages: array<Kv4>;      // [pages, G, PAGE, D4]
-@group(0) @binding(4) var<storage, read> v_pages: array<Kv4>;      // [pages, G, PAGE, D4]
+@group(0) @binding(3) var<storage, read> k_pages: array<Kv>;      // [pages, G, PAGE, D4]
+@group(0) @binding(4) var<storage, read> v_pages: array<Kv>;      // [pages, G, PAGE, D4]
 @group(0) @binding(5) var<storage, read_write> points: array<vec4<f32>>;  // [G, CAPACITY, POINTS / 4]
 @group(0) @binding(6) var<storage, read_write> order: array<u32>;         // [G, CAPACITY]
 
@@ -24,15 +24,14 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if i >= step.rows { return; }
     let page = queries[p / (2u * PAGE)];
     let in_values = p / PAGE % 2u == 1u;
-    let query = slot_base(page, g, p);
-    let row = slot_base(source[i] / PAGE, g, source[i]);
+    let query = row_at(page, g, p);
+    let row = row_at(source[i] / PAGE, g, source[i]);
     var dots = vec4(0.0);
     for (var d = step.zero; d < D4; d += 1u) {
-        let k = kv_unpack(k_pages[row + d]);
+        let k = key_of(row, d);
         var q: mat4x4<f32>;
         for (var j = 0u; j < 4u; j += 1u) {
-            let at = query + j * D4 + d;
-            if in_values { q[j] = kv_unpack(v_pages[at]); } else { q[j] = kv_unpack(k_pages[at]); }
+            if in_values { q[j] = value_of(query + j, d); } else { q[j] = key_of(query + j, d); }
         }
         dots += k * q;
     }

@@ -12,8 +12,8 @@ const R = H / G;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;      // [T]: token, position, page slot, sequence
 @group(0) @binding(2) var<storage, read> far: array<vec4<u32>>;         // [B]: first tree, trees, starting size, first of its lists
 @group(0) @binding(3) var<storage, read> lists: array<u32>;
-@group(0) @binding(4) var<storage, read> k_pages: array<Kv4>;           // [pages, G, PAGE, D4]
-@group(0) @binding(5) var<storage, read> v_pages: array<Kv4>;           // [pages, G, PAGE, D4]
+@group(0) @binding(4) var<storage, read> k_pages: array<Kv>;           // [pages, G, PAGE, D4]
+@group(0) @binding(5) var<storage, read> v_pages: array<Kv>;           // [pages, G, PAGE, D4]
 @group(0) @binding(6) var<storage, read_write> q: array<vec4<f32>>;     // [T, H, D4]
 
 @compute @workgroup_size(16, 4)
@@ -25,8 +25,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let token = tokens[t];
     let item = OF_TRIALS + turn_of(token.y) * R + h % R;
     let page = lists[far[token.w].w + WIDTHS + item / (2u * PAGE)];
-    let at = slot_base(page, h / R, item) + d;
-    var x: Kv4;
-    if item / PAGE % 2u == 1u { x = v_pages[at]; } else { x = k_pages[at]; }
-    q[(t * H + h) * D4 + d] = kv_unpack(x);
+    let row = row_at(page, h / R, item);
+    var x: vec4<f32>;
+    if item / PAGE % 2u == 1u { x = value_of(row, d); } else { x = key_of(row, d); }
+    q[(t * H + h) * D4 + d] = x;
 }

@@ -187,6 +187,14 @@ fn blocks_spec(spec: Spec, element: Element) -> Spec {
     spec.include(include_str!("../shaders/common/kv_blocks.wgsl")).include(of_element)
 }
 
+/// With the files by which rows of KV of this kind are written.
+fn kv_put_spec(spec: Spec, element: Element) -> Spec {
+    spec.include(match element.is_blocks() {
+        true => include_str!("../shaders/common/write_blocks.wgsl"),
+        false => include_str!("../shaders/common/write_elements.wgsl"),
+    })
+}
+
 /// With the files by which attention reads KV of this kind.
 fn kv_read_spec(spec: Spec, element: Element) -> Spec {
     match element.is_blocks() {

@@ -53,6 +53,8 @@ pub fn points() -> Vec<Aoc> {
         Aoc::Points { dims: dims(6, 2, 8), kv: Element::F32, rows: 48 },
         Aoc::Points { dims: dims(3, 3, 20), kv: Element::F16, rows: 80 },
         Aoc::Points { dims: dims(9, 3, 64), kv: Element::F16, rows: 512 },
+        Aoc::Points { dims: dims(3, 1, 80), kv: Element::Q8_0, rows: 48 },
+        Aoc::Points { dims: dims(6, 2, 12), kv: Element::Q4_0, rows: 48 },
     ]
 }
 
@@ -77,6 +79,8 @@ pub fn recall() -> Vec<Aoc> {
         Aoc::Recall { dims: dims(6, 2, 12), kv: Element::F32 },
         Aoc::Recall { dims: dims(5, 1, 36), kv: Element::F16 },
         Aoc::Recall { dims: dims(3, 3, 80), kv: Element::F16 },
+        Aoc::Recall { dims: dims(6, 2, 80), kv: Element::Q8_0 },
+        Aoc::Recall { dims: dims(4, 2, 20), kv: Element::Q4_0 },
     ]
 }
 
@@ -92,6 +96,9 @@ pub fn gather() -> Vec<Aoc> {
     vec![
         Aoc::Gather { dims: dims(6, 2, 8), kv: Element::F32, rows: 48 },
         Aoc::Gather { dims: dims(3, 1, 80), kv: Element::F16, rows: 64 },
+        Aoc::Gather { dims: dims(4, 2, 80), kv: Element::Q8_0, rows: 48 },
+        Aoc::Gather { dims: dims(6, 2, 12), kv: Element::Q4_0, rows: 48 },
+        Aoc::Gather { dims: dims(4, 1, 256), kv: Element::F32, rows: 48 },
     ]
 }
 
@@ -101,6 +108,8 @@ pub fn nodes() -> Vec<Aoc> {
         Aoc::Nodes { dims: dims(6, 2, 12), kv: Element::F32, rows: 128, nodes: 4 },
         Aoc::Nodes { dims: dims(3, 1, 80), kv: Element::F16, rows: 256, nodes: 32 },
         Aoc::Nodes { dims: dims(3, 1, 80), kv: Element::F16, rows: 256, nodes: 1 },
+        Aoc::Nodes { dims: dims(4, 2, 80), kv: Element::Q8_0, rows: 128, nodes: 16 },
+        Aoc::Nodes { dims: dims(6, 2, 12), kv: Element::Q4_0, rows: 128, nodes: 8 },
     ]
 }
 
@@ -121,6 +130,8 @@ pub fn lookup() -> Vec<Aoc> {
         case(dims(6, 2, 12), Element::F32, &[256, 64, 64, 16], 128, &[5, 2], [0.0, NEVER], 16),
         case(dims(3, 3, 8), Element::F32, &[], 8, &[4, 0, 1], [0.0, NEVER], 8),
         case(dims(6, 2, 12), Element::F32, &[128, 64], 32, &[3, 2], [2.5, NEVER], 8),
+        case(dims(6, 2, 80), Element::Q8_0, &[128, 64], 32, &[3, 2], [0.0, NEVER], 8),
+        case(dims(4, 2, 64), Element::Q4_0, &[256, 64], 32, &[3, 0], [0.0, NEVER], 16),
         alone(0.08),
         alone(0.3),
         alone(0.9),
@@ -325,7 +336,10 @@ impl Draft {
         for t in kv {
             let mut host = canaries(self.memory.desc(t));
             let desc = self.memory.desc(t);
-            (0..desc.rows * desc.cols).for_each(|i| host.set_kv(i, random.signed(2.0)));
+            for row in 0..desc.rows {
+                let values: Vec<_> = (0..desc.cols).map(|_| random.signed(2.0)).collect();
+                host.set_kv_row(row * desc.cols, &values);
+            }
             self.values.insert(t, host);
         }
     }

@@ -6,7 +6,7 @@ const PAIR = 2u;           // taken together, which share what is told of q and 
 const LAST = i32(-2147483648);
 
 var<private> candidates: array<vec2<u32>, OWN>;  // tree, node or row
-var<private> bases: array<u32, OWN>;             // where their dims begin
+var<private> bases: array<u32, OWN>;             // their rows
 var<private> scores: array<array<f32, R>, OWN>;
 var<private> ranks: array<i32, OWN>;             // attention as i32 of the same order
 var<private> places: array<u32, OWN>;            // in the order of attention
@@ -39,15 +39,19 @@ fn score(at: Depth, g: u32, lane: u32) {
     for (var r = 0u; r < R; r += 1u) { highest[r] = LOWEST; }
     for (var i = 0u; i < own; i += PAIR) {
         var base: array<u32, PAIR>;
+        var scale: array<array<f32, OWN_DIMS>, PAIR>;
         var dots: array<array<f32, R>, PAIR>;
         for (var j = 0u; j < PAIR; j += 1u) {
             base[j] = bases[min(i + j, own - 1u)];
+            for (var c = 0u; c < OWN_DIMS; c += 1u) { scale[j][c] = key_scale(base[j] / PAGE, base[j] % PAGE, c); }
             for (var r = 0u; r < R; r += 1u) { dots[j][r] = 0.0; }
         }
         for (var d = step.zero; d < LANES; d += 1u) {
             for (var c = 0u; c < OWN_DIMS; c += 1u) {
                 var k: array<vec4<f32>, PAIR>;
-                for (var j = 0u; j < PAIR; j += 1u) { k[j] = kv_unpack(k_pages[base[j] + own_dim(c, d)]); }
+                for (var j = 0u; j < PAIR; j += 1u) { 
+                    k[j] = key4(base[j] / PAGE, base[j] % PAGE, own_dim(c, d), scale[j][c]);
+                }
                 for (var r = 0u; r < R; r += 1u) {
                     let q4 = subgroupShuffle(own_q[c][r], d);
                     for (var j = 0u; j < PAIR; j += 1u) { dots[j][r] = add_dot(dots[j][r], q4, k[j]); }
@@ -129,7 +133,7 @@ fn add(n: u32, expanded: u32, lane: u32) {
             var v4: array<array<vec4<f32>, OWN_DIMS>, PAIR>;
             for (var k = 0u; k < PAIR; k += 1u) {
                 let base = subgroupShuffle(own_base, (lane + turn + k) % LANES);
-                for (var d = 0u; d < OWN_DIMS; d += 1u) { v4[k][d] = kv_unpack(v_pages[base + own_dim(d, lane)]); }
+                for (var d = 0u; d < OWN_DIMS; d += 1u) { v4[k][d] = value_of(base, own_dim(d, lane)); }
             }
             for (var r = 0u; r < R; r += 1u) {
                 for (var k = 0u; k < PAIR; k += 1u) {

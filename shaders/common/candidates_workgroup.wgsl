@@ -2,7 +2,7 @@
 override LANES: u32;  // invocations
 
 var<workgroup> candidates: array<vec2<u32>, MOST>;   // tree, node or row
-var<workgroup> bases: array<u32, MOST>;              // where their dims begin
+var<workgroup> bases: array<u32, MOST>;              // their rows
 var<workgroup> scores: array<array<f32, R>, MOST>;   // then weights
 var<workgroup> ranks: array<i32, MOST>;              // attention as i32 of the same order
 var<workgroup> places: array<u32, MOST>;             // in the order of attention
@@ -29,7 +29,7 @@ fn score(at: Depth, g: u32, lane: u32) {
         var dots: array<f32, R>;
         for (var r = 0u; r < R; r += 1u) { dots[r] = 0.0; }
         for (var d = step.zero; d < D4; d += 1u) {
-            let k = kv_unpack(k_pages[base + d]);
+            let k = key_of(base, d);
             for (var r = 0u; r < R; r += 1u) { dots[r] = add_dot(dots[r], q[query + r * D4 + d] * SCALE, k); }
         }
         for (var r = 0u; r < R; r += 1u) {
@@ -92,7 +92,7 @@ fn add(n: u32, expanded: u32, lane: u32) {
         if places[c] >= expanded {
             let base = bases[c];
             for (var i = 0u; i < OWN_DIMS; i += 1u) {
-                let v = kv_unpack(v_pages[base + own_dim(i, lane)]);
+                let v = value_of(base, own_dim(i, lane));
                 for (var r = 0u; r < R; r += 1u) { out[i][r] = fma(vec4(scores[c][r]), v, out[i][r]); }
             }
         }

@@ -66,7 +66,7 @@ impl Recorded {
     pub(super) fn with(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>, tile: Tile) -> Result<Self> {
         let config = Config::read(weights)?;
         let capacity = capacity(&config, options, caps);
-        check(&capacity, &config, options.aoc)?;
+        check(&capacity, &config)?;
         check_maths(options.maths, caps)?;
         let tile = Tile { maths: options.maths, ..tile };
         let cover = options.aoc.then(|| cover(&config, &capacity, tile)).transpose()?;
@@ -94,7 +94,7 @@ impl Recorded {
 pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>) -> Result<()> {
     let config = Config::read(weights)?;
     let wanted = capacity(&config, options, caps);
-    check(&wanted, &config, options.aoc)?;
+    check(&wanted, &config)?;
     let cover = options.aoc.then(|| cover(&config, &wanted, tile(caps))).transpose()?;
     // Anchors take a page for every four.
     let unit = if options.aoc { 4 } else { 1 };
@@ -250,7 +250,7 @@ fn check_maths(maths: Maths, caps: Option<&Caps>) -> Result<()> {
 }
 
 /// Refuses sizes that no step could use.
-fn check(c: &Capacity, config: &Config, aoc: bool) -> Result<()> {
+fn check(c: &Capacity, config: &Config) -> Result<()> {
     let at_least = |what: &str, n: usize, least: usize| match n {
         n if n >= least => Ok(()),
         n => Err(Error::request(what, format!("at least {least}"), n)),
@@ -274,9 +274,6 @@ fn check(c: &Capacity, config: &Config, aoc: bool) -> Result<()> {
     }
     match c.kv.kv_name() {
         None => Err(Error::request("KV format", "f32, f16, q8_0 or q4_0", format!("{:?}", c.kv))),
-        Some(name) if aoc && c.kv.is_blocks() => {
-            Err(Error::request("KV format", "f32 or f16 with anchors of the far past", name))
-        }
         Some(_) => Ok(()),
     }
 }

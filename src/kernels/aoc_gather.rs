@@ -2,7 +2,7 @@
 //! `source[order[g, i]]`.
 
 use super::aoc_lookup::{Cover, CoverTensors, kv_spec};
-use super::{AttentionDims, kv_include, kv_row};
+use super::{AttentionDims, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, Tensor, TensorDesc};
@@ -27,8 +27,10 @@ pub static AOC_GATHER: Kernel = Kernel {
 impl Recorder<'_> {
     /// `kv`: k and v pages of a layer.
     pub fn aoc_gather(&mut self, d: AttentionDims, cover: Cover, tensors: CoverTensors, kv: [Tensor; 2]) {
-        let spec = kv_spec(d).include(kv_include(self.desc(kv[0]).element)).u32("CAPACITY", cover.rows);
-        let across = Extent::Fixed((d.head_dim / 4).div_ceil(16));
+        let spec = kv_spec(d, element).u32("CAPACITY", cover.rows);
+        let element = self.desc(kv[0]).element;
+        let units = if element.is_blocks() { element.row_bytes(d.head_dim) / 4 } else { d.head_dim / 4 };
+        let across = Extent::Fixed(units.div_ceil(16));
         let groups = [across, Extent::Per(Count::Rows, 4), Extent::Fixed(d.kv_heads)];
         let CoverTensors { source, order, pages, .. } = tensors;
         self.dispatch(&AOC_GATHER, spec, &[source, order, pages, kv[0], kv[1]], groups);
@@ -38,16 +40,16 @@ impl Recorder<'_> {
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [source, order, pages, k_pages, v_pages] = tensors else { unreachable!() };
     let [d4, heads, page, capacity] = ["D4", "G", "PAGE", "CAPACITY"].map(|n| spec.get_u32(n));
+    let mut row = vec![0.0; 4 * d4];
     for kv in [k_pages, v_pages] {
         for g in 0..heads {
             for i in 0..step.rows as usize {
                 let from = source.u32()[order.u32()[g * capacity + i] as usize] as usize;
                 let from = kv_row(spec, (from / page) as u32, g, from) * 4 * d4;
                 let to = kv_row(spec, pages.u32()[i / page], g, i) * 4 * d4;
-                for j in 0..4 * d4 {
-                    let x = kv.kv(from + j);
-                    kv.set_kv(to + j, x);
-                }
+                // Rounding to blocks what was in blocks changes nothing.
+                kv.kv_row(from, &mut row);
+                kv.set_kv_row(to, &row);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! Source: Hooper et al. 2025, "Multipole attention" (arXiv:2506.13059), on a tree as Barnes and Hut 1986 descend theirs.
 
 use super::attention_prefill::NEAR;
-use super::{ADD_DOT, AttentionDims, OF_8, SLOTS, SOFTCAP_OF, Scores, kv_include, kv_row};
+use super::{ADD_DOT, AttentionDims, OF_8, SLOTS, SOFTCAP_OF, Scores, kv_put_spec, kv_read_spec, kv_row};
 use crate::kernel::Access::{Read, ReadWrite, Uniform};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Memory, Tensor, TensorDesc};
@@ -172,9 +172,10 @@ impl FarInputs {
     }
 }
 
-/// The constants of kernels that read slots of pages.
-pub(super) fn kv_spec(d: AttentionDims) -> Spec {
-    Spec::default().include(SLOTS).u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE)
+/// What kernels know that read slots of pages of `element`.
+pub(super) fn kv_spec(d: AttentionDims, element: Element) -> Spec {
+    let spec = Spec::default().u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
+    kv_read_spec(spec, element).include(SLOTS)
 }
 
 /// With the constants that say which queries are kept.
@@ -211,7 +212,8 @@ impl Recorder<'_> {
         far: FarInputs,
         [q, k, v, near, o]: [Tensor; 5],
     ) {
-        let spec = kv_spec(d).include(kv_include(self.desc(k).element)).include(ADD_DOT).include(SOFTCAP_OF);
+        let element = self.desc(k).element;
+        let spec = kv_put_spec(kv_spec(d, element), element).include(ADD_DOT).include(SOFTCAP_OF);
         let spec = spec.u32("H", d.heads).u32("LEAF", Cover::LEAF).u32("MOST", Cover::MOST);
         let spec = spec.f32("SCALE", scores.scale).f32("CAP", scores.cap).f32("GAP", cover.gap);
         let spec = kept_spec(spec).u32("WIDTHS", cover.widths());
@@ -275,7 +277,7 @@ fn keep(spec: &Spec, position: usize, pages: &[u32], g: usize, queries: &[f32], 
     let (turn, group) = (position / every / 2 % points, queries.len() / (4 * d4));
     let mut put = |item: usize, r: usize| {
         let (half, at) = kept_at(spec, pages, g, item);
-        queries[r * 4 * d4..][..4 * d4].iter().enumerate().for_each(|(j, x)| kv[half].set_kv(at + j, *x));
+        kv[half].set_kv_row(at, &queries[r * 4 * d4..][..4 * d4]);
     };
     match position / every % 2 {
         0 => put(turn, turn % group),

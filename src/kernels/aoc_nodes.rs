@@ -2,7 +2,7 @@
 //! stand for as many rows each. Nodes are numbered as in a heap: 1 is the root, the children of i are 2i and 2i + 1.
 
 use super::aoc_lookup::{Cover, CoverTensors, kv_spec};
-use super::{AttentionDims, kv_include, kv_row};
+use super::{AttentionDims, WORKGROUP, kv_put_spec, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, Tensor, TensorDesc};
@@ -20,9 +20,10 @@ pub static AOC_NODES: Kernel = Kernel {
 impl Recorder<'_> {
     /// `kv`: k and v pages of a layer. The step's segment is the number of nodes of the depth; the depth below is there.
     pub fn aoc_nodes(&mut self, d: AttentionDims, tensors: CoverTensors, kv: [Tensor; 2]) {
-        let spec = kv_spec(d).include(kv_include(self.desc(kv[0]).element)).u32("LEAF", Cover::LEAF);
-        let across = Extent::Fixed((d.head_dim / 4).div_ceil(16));
-        let groups = [across, Extent::Per(Count::Segment, 4), Extent::Fixed(d.kv_heads)];
+        let element = self.desc(kv[0]).element;
+        let spec = kv_put_spec(kv_spec(d, element), element).u32("LEAF", Cover::LEAF);
+        let pieces = Extent::Fixed(2 * d.head_dim.div_ceil(64));
+        let groups = [Extent::Per(Count::Segment, WORKGROUP), pieces, Extent::Fixed(d.kv_heads)];
         self.dispatch(&AOC_NODES, spec, &[tensors.pages, kv[0], kv[1]], groups);
     }
 }
@@ -41,10 +42,9 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
                 };
                 let bases: Vec<_> = children.map(|c| kv_row(spec, from[c / page], g, c) * 4 * d4).collect();
                 let to = kv_row(spec, node_pages[node / page], g, node) * 4 * d4;
-                for j in 0..4 * d4 {
-                    let mean = bases.iter().map(|base| kv.kv(base + j) as f64).sum::<f64>() / bases.len() as f64;
-                    kv.set_kv(to + j, mean as f32);
-                }
+                let mean = |j| bases.iter().map(|base| f64::from(kv.kv(base + j))).sum::<f64>() / bases.len() as f64;
+                let mean: Vec<_> = (0..4 * d4).map(|j| mean(j) as f32).collect();
+                kv.set_kv_row(to, &mean);
             }
         }
     }

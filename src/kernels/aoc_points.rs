@@ -4,7 +4,7 @@
 //! Source: the metric of the queries of Desai et al., "Squeezed attention" (arXiv:2411.09688), section 4, sampled.
 
 use super::aoc_lookup::{Cover, CoverTensors, kv_spec};
-use super::{AttentionDims, WORKGROUP, kv_include, kv_row};
+use super::{AttentionDims, WORKGROUP, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, Tensor, TensorDesc};
@@ -30,7 +30,7 @@ pub static AOC_POINTS: Kernel = Kernel {
 impl Recorder<'_> {
     /// `kv`: k and v pages of a layer, `[pages * G * PAGE, D]`; the rows are the step's.
     pub fn aoc_points(&mut self, d: AttentionDims, cover: Cover, scale: f32, tensors: CoverTensors, kv: [Tensor; 2]) {
-        let spec = kv_spec(d).include(kv_include(self.desc(kv[0]).element));
+        let spec = kv_spec(d, self.desc(kv[0]).element);
         let spec = spec.u32("POINTS", Cover::POINTS).u32("CAPACITY", cover.rows).f32("SCALE", scale);
         let groups = [Extent::Per(Count::Rows, WORKGROUP), Extent::Fixed(Cover::POINTS / 4), Extent::Fixed(d.kv_heads)];
         let CoverTensors { source, queries, points, order, .. } = tensors;

@@ -1,7 +1,7 @@
 //! `q[t, h]` = the query of head h at the position of token t that aoc_lookup kept, for trying widths with.
 
+use super::AttentionDims;
 use super::aoc_lookup::{Cover, FarInputs, kept_at, kept_spec, kv_spec};
-use super::{AttentionDims, kv_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, TensorDesc};
@@ -36,7 +36,7 @@ impl Recorder<'_> {
         q: Tensor,
     ) {
         self.expect(q, Element::F32, d.heads * d.head_dim);
-        let spec = kept_spec(kv_spec(d)).include(kv_include(self.desc(kv[0]).element));
+        let spec = kept_spec(kv_spec(d, self.desc(kv[0]).element));
         let spec = spec.u32("H", d.heads).u32("WIDTHS", cover.widths());
         let [across, down] = [(d.head_dim / 4).div_ceil(16), d.heads.div_ceil(4)].map(Extent::Fixed);
         let groups = [across, down, Extent::Per(Count::Tokens, 1)];
@@ -56,8 +56,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             let item = points + turn * group + h % group;
             let (half, at) = kept_at(spec, &lists.u32()[list + widths..], h / group, item);
             let kv = if half == 1 { &*v_pages } else { &*k_pages };
-            let row = &mut q.f32_mut()[(t * heads + h) * d..][..d];
-            row.iter_mut().enumerate().for_each(|(j, x)| *x = kv.kv(at + j));
+            kv.kv_row(at, &mut q.f32_mut()[(t * heads + h) * d..][..d]);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: ggml's `quantize_row_q8_0_ref` and `quantize_row_q4_0_ref`.
 
-use super::{AttentionDims, AttentionInputs, KV_PAGED, WORKGROUP, blocks_spec, kv_row};
+use super::{AttentionDims, AttentionInputs, KV_PAGED, WORKGROUP, blocks_spec, kv_put_spec, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
@@ -32,7 +32,7 @@ impl Recorder<'_> {
             self.expect(rows, Element::F32, d.kv_heads * d.head_dim);
             self.expect(pages, element, d.head_dim);
         }
-        let spec = blocks_spec(Spec::default(), element).include(KV_PAGED);
+        let spec = kv_put_spec(blocks_spec(Spec::default(), element), element).include(KV_PAGED);
         let spec = spec.u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
         let across = (2 * d.kv_heads * d.head_dim.div_ceil(64)).div_ceil(WORKGROUP);
         let extents = [Extent::Fixed(across), Extent::Per(Count::Tokens, 1), Extent::Fixed(1)];
