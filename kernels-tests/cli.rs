@@ -30,7 +30,7 @@ fn generate_goes_on_as_the_engine_does() {
     let model = Model::new("generate", &with_bos());
     let draw = ["--device", "cpu", "-n", "12", "-s", "5", "--temp", "0.7", "--top-k", "9", "--top-p", "0.9"];
     let asked = model.run("generate", &[&draw[..], &["-p", "Once"]].concat());
-    let sampling = Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 5 };
+    let sampling = Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 5, ..Sampling::default() };
     let mut engine = model.engine(Element::F16);
     let mut session = engine.session();
     session.sampling = sampling;

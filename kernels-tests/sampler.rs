@@ -5,7 +5,7 @@ use farpast::sampler::{Draw, NO_TOKEN, Sampling, sample};
 use crate::cases::Random;
 
 fn draw(temperature: f32, top_k: u32, top_p: f32, key: u32) -> Draw {
-    Draw { temperature, top_p, top_k, key }
+    Draw { temperature, top_p, top_k, key, min_p: 0.0, typical_p: 1.0 }
 }
 
 /// How often each token is drawn with keys 0 .. n.

@@ -66,7 +66,7 @@ impl Asked {
         let (mut ids, mut all) = (vec![], String::new());
         for event in self.events.try_iter() {
             match event {
-                Event::Token { id, text } => {
+                Event::Token { id, text, .. } => {
                     ids.push(id);
                     all += &text;
                 }
@@ -109,6 +109,7 @@ fn requests() -> Vec<Request> {
                 top_k: [0, 30][i % 2],
                 top_p: [1.0, 0.9][i / 2 % 2],
                 seed: i as u64,
+                ..Sampling::default()
             },
             ignore_end: i.is_multiple_of(2),
             ..Request::new(if i.is_multiple_of(3) { [&common[..], &own].concat() } else { own })

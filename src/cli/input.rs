@@ -82,7 +82,7 @@ impl SamplingArgs {
         use std::hash::{BuildHasher, RandomState};
         let random = || RandomState::new().hash_one(0);
         let seed = self.seed.unwrap_or_else(random);
-        Sampling { temperature: self.temp, top_k: self.top_k, top_p: self.top_p, seed }
+        Sampling { temperature: self.temp, top_k: self.top_k, top_p: self.top_p, seed, ..Sampling::default() }
     }
 
     /// Most tokens to draw.

@@ -124,6 +124,7 @@ impl Common {
             // vLLM's, where -1 keeps all.
             top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as u32,
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map_or_else(random, |seed| seed as u64),
+            ..Sampling::default()
         };
         for name in ["frequency_penalty", "presence_penalty", "min_p"] {
             fields.only(name, &[json!(0), json!(0.0)])?;
