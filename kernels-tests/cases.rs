@@ -10,7 +10,8 @@ use farpast::format::{ALL, F16, F32, Format, IQ4_NL, Q4_1, Q6_K, Q8_0, SLAB};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
 use farpast::kernels::{
-    AttentionDims, AttentionInputs, Gate, LOGPROBS_ROW, Norm, PENDING, Pairs, PenaltyInputs, PenaltyTensors, Rope, SAMPLED, Scores,
+    AttentionDims, AttentionInputs, Gate, LOGPROBS_ROW, Norm, PENDING, Pairs, PenaltyInputs, PenaltyTensors, Rope,
+    SAMPLED, Scores,
 };
 use farpast::memory::{
     Bytes, Capacity, Element, Host, Maths, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride,
@@ -799,9 +800,8 @@ fn penalized(i: usize, v: usize, n: usize, random: &mut Random) -> Penalized {
         frequency: [0.0, 0.25, -0.5][i / 2 % 3],
         presence: [0.5, 0.0][i % 2],
     };
-    let some = |each: usize, random: &mut Random| -> TokenSet {
-        (0..v as u32).filter(|_| random.below(each) == 0).collect()
-    };
+    let some =
+        |each: usize, random: &mut Random| -> TokenSet { (0..v as u32).filter(|_| random.below(each) == 0).collect() };
     let dry = Dry {
         multiplier: [0.8, 0.0, 0.3][i / 4 % 3],
         base: [1.75, 1.0, 2.5][i % 3],

@@ -23,7 +23,8 @@ fn logprobs_are_those_of_the_softmax() {
     let mut random = Random(51);
     for v in [1, 5, 64, 65, 1009] {
         let rows: Vec<Vec<f32>> = (0..7).map(|_| (0..v).map(|_| random.signed(9.0)).collect()).collect();
-        let wanted: Vec<_> = (0..7).map(|i| (random.below(v) as u32, [Some(20), Some(0), Some(3), None][i % 4])).collect();
+        let wanted: Vec<_> =
+            (0..7).map(|i| (random.below(v) as u32, [Some(20), Some(0), Some(3), None][i % 4])).collect();
         for ((row, (id, n)), found) in rows.iter().zip(&wanted).zip(logprobs(&rows, &wanted)) {
             let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
             let of = |id: u32| f64::from(row[id as usize]) - sum.ln();

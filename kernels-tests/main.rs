@@ -22,6 +22,7 @@ mod chat;
 mod cli;
 mod cost;
 mod diverge;
+mod drawing;
 mod embed;
 mod eval;
 mod far_past;

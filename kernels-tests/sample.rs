@@ -56,8 +56,9 @@ fn draws_are_those_of_the_definition() {
 fn draws_follow_the_softmax() {
     let logits = vec![0.3, -0.5, 1.5, 0.0, 1.1, -1.3, 0.9];
     let n = 4000;
-    let samplings =
-        |top_k, top_p| -> Vec<_> { (0..n).map(|seed| Sampling { temperature: 0.8, top_k, top_p, seed, ..Sampling::default() }).collect() };
+    let samplings = |top_k, top_p| -> Vec<_> {
+        (0..n).map(|seed| Sampling { temperature: 0.8, top_k, top_p, seed, ..Sampling::default() }).collect()
+    };
     let rows = vec![logits.clone(); n as usize];
     let found = draw(&rows, &samplings(0, 1.0));
     expect_distribution(&counts(n as u32, 7, |i| found[i as usize]), &softmax(&logits, 0.8));

@@ -9,7 +9,7 @@ fn draw(temperature: f32, top_k: u32, top_p: f32, key: u32) -> Draw {
 }
 
 /// How often each token is drawn with keys 0 .. n.
-pub fn counts(n: u32, v: usize, draw: impl Fn(u32) -> u32) -> Vec<u32> {
+pub fn counts(n: u32, v: usize, mut draw: impl FnMut(u32) -> u32) -> Vec<u32> {
     let mut counts = vec![0; v];
     (0..n).for_each(|key| counts[draw(key) as usize] += 1);
     counts

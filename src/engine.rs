@@ -474,7 +474,9 @@ pub(crate) fn shares(wanted: &[usize], most: usize) -> Vec<usize> {
 /// An error where more alternatives are wanted than there are.
 pub(crate) fn check_alternatives(logprobs: Option<usize>) -> Result<()> {
     match logprobs {
-        Some(n) if n > ALTERNATIVES => Err(Error::request("logprobs", format!("at most {ALTERNATIVES} alternatives"), n)),
+        Some(n) if n > ALTERNATIVES => {
+            Err(Error::request("logprobs", format!("at most {ALTERNATIVES} alternatives"), n))
+        }
         _ => Ok(()),
     }
 }

@@ -11,8 +11,8 @@ pub use self::rope::RopeConfig;
 use crate::error::{Error, Result};
 use crate::kernel::Count;
 use crate::kernels::{
-    AttentionDims, AttentionInputs, Cover, CoverTensors, FarInputs, LOGPROBS_ROW, Norm, PENDING, Pairs, PenaltyTensors, Rope,
-    Trials,
+    AttentionDims, AttentionInputs, Cover, CoverTensors, FarInputs, LOGPROBS_ROW, Norm, PENDING, Pairs, PenaltyTensors,
+    Rope, Trials,
 };
 use crate::memory::{Capacity, Element, Memory, Tensor, Weight, WeightRows};
 use crate::program::Recorder;

@@ -111,8 +111,11 @@ pub struct Logprobs {
 /// What [`sample`] returns when no logit is a finite number.
 pub const NO_TOKEN: u32 = u32::MAX;
 
+/// Texts that break [`Dry`]'s sequences where nothing else is said, as in llama.cpp.
+pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
 /// Tokens of a sequence that may have a bias.
-pub const BIASES: usize = 1024;
+pub const BIASES: usize = 300;
 
 /// Alternatives of [`Logprobs`], at most.
 pub const ALTERNATIVES: usize = 20;

@@ -70,7 +70,7 @@ pub enum Event {
         id: u32,
         /// Text that is certain now; often one word, sometimes nothing.
         text: String,
-        /// Where they are wanted.
+        /// Where they are wanted; none of the end of the model's turn.
         logprobs: Option<Logprobs>,
     },
     /// The request is over.
@@ -209,6 +209,11 @@ impl Handle {
     /// Positions of one request.
     pub fn context(&self) -> usize {
         self.shared.context
+    }
+
+    /// Tokens that there are.
+    pub fn vocab(&self) -> usize {
+        self.shared.vocab
     }
 
     /// What the scheduler has done and does now.
@@ -684,6 +689,7 @@ impl Job {
             true => (String::new(), false),
             false => self.stop.push(self.request.decoder.push(id, tokenizer)),
         };
+        let logprobs = logprobs.filter(|_| !ended);
         (self.events)(Event::Token { id, text, logprobs });
         let full = self.request.max_tokens == Some(self.drawn) || session.tokens().len() > context;
         if stopped {

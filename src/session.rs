@@ -2,8 +2,8 @@
 
 use crate::attention::Attention;
 use crate::attention::aoc::{Far, Head};
-use crate::kv::{PAGE, PagePool, PageTable};
 use crate::kernels::PENDING;
+use crate::kv::{PAGE, PagePool, PageTable};
 use crate::sampler::{Logprobs, Sampling};
 
 /// A sequence of tokens, the first of which are computed (their keys and values are in pages) and the rest pending.

@@ -70,8 +70,7 @@ impl Engine {
         let step = inputs.step();
         let program = &self.programs[inputs.mode()];
         let mut groups: Vec<(Profiled, Program)> = Vec::new();
-        let runs = |d: &&Dispatch| d.groups.iter().all(|extent| extent.groups(&step) > 0);
-        for d in program.dispatches.iter().filter(runs) {
+        for d in program.dispatches.iter().filter(|d| d.runs(&step)) {
             let label = d.label(&self.memory);
             let i = groups.iter().position(|(group, _)| group.label == label).unwrap_or_else(|| {
                 groups.push((Profiled { label, costs: Vec::new(), seconds: Vec::new() }, Program::default()));

@@ -50,13 +50,14 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
         }
         let mut sorted: Vec<(usize, f32)> = logits[..v].iter().copied().enumerate().collect();
         sorted.retain(|(_, x)| *x > f32::MIN);
-        sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        sorted.sort_by(|a, b| b.1.partial_cmp(&a.1).expect("numbers").then(a.0.cmp(&b.0)));
         let largest = sorted.first().map_or(f64::from(f32::MIN), |(_, x)| f64::from(*x));
         let sum: f64 = sorted.iter().map(|(_, x)| (f64::from(*x) - largest).exp()).sum();
         row[0] = (largest + sum.ln()) as f32;
         row[1] = logits[(*id as usize).min(v - 1)];
         let ends = std::iter::repeat(&(u32::MAX as usize, f32::MIN));
-        for (to, (id, x)) in row[2..].as_chunks_mut::<2>().0.iter_mut().zip(sorted.iter().chain(ends)).take(wanted - 1) {
+        for (to, (id, x)) in row[2..].as_chunks_mut::<2>().0.iter_mut().zip(sorted.iter().chain(ends)).take(wanted - 1)
+        {
             *to = [*id as f32, *x];
         }
     }

@@ -104,7 +104,8 @@ impl PenaltyInputs {
         let [entries, n_entries, history, n_history, pending, n_pending] = lists.map(|n| n as u32);
         let Penalties { repeat, frequency, presence, .. } = *penalties;
         let [repeat, frequency, presence] = [repeat, frequency, presence].map(f32::to_bits);
-        let (allowed, breakers) = (allowed.map_or(ALL, |set| self.set(set)), if dry.acts() { self.set(&dry.breakers) } else { ALL });
+        let (allowed, breakers) =
+            (allowed.map_or(ALL, |set| self.set(set)), if dry.acts() { self.set(&dry.breakers) } else { ALL });
         #[rustfmt::skip]
         self.wants.push([
             row as u32, to as u32, entries, n_entries, history, n_history, pending, n_pending, n_counted as u32,
@@ -116,7 +117,8 @@ impl PenaltyInputs {
     /// The sets of all, of a vocabulary of `vocab`.
     pub fn sets(&self, vocab: usize) -> Vec<u32> {
         let words = vocab.div_ceil(32);
-        let padded = |set: &TokenSet| set.words().iter().copied().chain(std::iter::repeat(0)).take(words).collect::<Vec<_>>();
+        let padded =
+            |set: &TokenSet| set.words().iter().copied().chain(std::iter::repeat(0)).take(words).collect::<Vec<_>>();
         self.sets.iter().flat_map(padded).collect()
     }
 
