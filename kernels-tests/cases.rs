@@ -9,12 +9,15 @@ use std::collections::HashMap;
 use farpast::format::{ALL, F16, F32, Format, IQ4_NL, Q4_1, Q6_K, Q8_0, SLAB};
 use farpast::kernel::{Count, Step};
 use farpast::kernels::Pairs::{Halves, Neighbours};
-use farpast::kernels::{AttentionDims, AttentionInputs, Gate, Norm, Pairs, Rope, SAMPLED, Scores};
+use farpast::kernels::{
+    AttentionDims, AttentionInputs, Gate, LOGPROBS_ROW, Norm, PENDING, Pairs, PenaltyInputs, PenaltyTensors, Rope,
+    SAMPLED, Scores,
+};
 use farpast::memory::{
     Bytes, Capacity, Element, Host, Maths, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride,
 };
 use farpast::program::{Mode, Program, Recorder};
-use farpast::sampler::Sampling;
+use farpast::sampler::{Dry, Penalties, Sampling, TokenSet};
 use half::f16;
 
 use crate::gguf_writer::encode;
@@ -104,6 +107,10 @@ pub enum Case {
     OutputNorm { c: usize, t: usize, r: usize, tile: Tile },
     /// `r` rows of `v` logits.
     Sample { v: usize, r: usize },
+    /// `b` rows of `v` logits, after histories of up to `n` tokens.
+    Penalize { v: usize, b: usize, n: usize },
+    /// `r` rows of `v` logits.
+    Logprobs { v: usize, r: usize },
 }
 
 /// What inputs look like.
@@ -221,6 +228,18 @@ pub fn of(kernel: &str) -> Vec<Case> {
             Case::Sample { v: 1, r: 3 },
             Case::Sample { v: 63, r: 37 },
             Case::Sample { v: 49152, r: 2 },
+        ],
+        "penalize" => vec![
+            Case::Penalize { v: 1009, b: 12, n: 150 },
+            Case::Penalize { v: 7, b: 36, n: 90 },
+            Case::Penalize { v: 1, b: 3, n: 5 },
+            Case::Penalize { v: 49152, b: 2, n: 3000 },
+        ],
+        "logprobs" => vec![
+            Case::Logprobs { v: 1009, r: 23 },
+            Case::Logprobs { v: 1, r: 3 },
+            Case::Logprobs { v: 17, r: 22 },
+            Case::Logprobs { v: 49152, r: 2 },
         ],
         other => panic!("{other} has no cases"),
     }
@@ -775,16 +794,120 @@ impl Case {
                 let samplings: Vec<_> = (0..r).map(|i| sampling(i, v, &mut random)).collect();
                 sample(&logits, &samplings)
             }
+            Case::Penalize { v, b, n } => {
+                penalize(&(0..b).map(|i| penalized(i, v, n, &mut random)).collect::<Vec<_>>())
+            }
+            Case::Logprobs { v, r } => {
+                // Few different values in every other row, so that there are ties.
+                let logit = |row: usize, x: f32| if row.is_multiple_of(2) { x.round() } else { x };
+                let mut row = |row| (0..v).map(|_| logit(row, random.signed(6.0))).collect::<Vec<_>>();
+                let mut logits: Vec<_> = (0..r).map(&mut row).collect();
+                if v > 1 {
+                    logits[0][v - 1] = f32::NAN;
+                    logits[r - 1][v - 1] = f32::NEG_INFINITY;
+                }
+                let wanted = |i: usize| [Some(20), None, Some(0), Some(5)][i % 4];
+                logprobs(&logits, &(0..r).map(|i| (random.below(v.max(2) - 1) as u32, wanted(i))).collect::<Vec<_>>())
+            }
         }
     }
 }
 
-/// Sampling of row `i`: greedy, then every mixture of temperature, top-k and top-p.
+/// Sampling of row `i`: greedy, then every mixture of temperature and what keeps tokens.
 fn sampling(i: usize, v: usize, random: &mut Random) -> Sampling {
     let temperature = [0.0, 1.0, 0.7, 0.2, 1.9][i % 5];
     let top_k = [0, 1, 40, 3, v as u32, v as u32 + 1, 7][i % 7];
     let top_p = [1.0, 0.9, 0.5, 0.05][i % 4];
-    Sampling { temperature, top_k, top_p, seed: random.next() }
+    let typical_p = [1.0, 0.8, 0.3][i % 3];
+    let min_p = [0.0, 0.0, 0.05, 0.3][i / 2 % 4];
+    Sampling { temperature, top_k, top_p, typical_p, min_p, seed: random.next(), ..Sampling::default() }
+}
+
+/// A row of logits and what is asked of it: history, and tokens drawn since that the host does not know.
+pub struct Penalized {
+    pub logits: Vec<f32>,
+    pub sampling: Sampling,
+    pub history: Vec<u32>,
+    pub pending: Vec<u32>,
+    pub allowed: Option<TokenSet>,
+}
+
+/// The `i`-th of many.
+fn penalized(i: usize, v: usize, n: usize, random: &mut Random) -> Penalized {
+    // Tokens of a small part of the vocabulary repeat one another.
+    let part = [v, 5.min(v), 2.min(v), 40.min(v)][i % 4];
+    let spread = v / part;
+    let mut tokens = |n: usize| (0..n).map(|_| (random.below(part) * spread) as u32).collect::<Vec<_>>();
+    let (history, pending) = (tokens([n, n / 3, 2, 0][i / 4 % 4]), tokens(i % 5 % 4));
+    let penalties = Penalties {
+        last_n: [0, 64, usize::MAX, 2][i / 3 % 4],
+        repeat: [1.0, 1.3, 0.8][i % 3],
+        frequency: [0.0, 0.25, -0.5][i / 2 % 3],
+        presence: [0.5, 0.0][i % 2],
+    };
+    let some =
+        |each: usize, random: &mut Random| -> TokenSet { (0..v as u32).filter(|_| random.below(each) == 0).collect() };
+    let dry = Dry {
+        multiplier: [0.8, 0.0, 0.3][i / 4 % 3],
+        base: [1.75, 1.0, 2.5][i % 3],
+        allowed_length: [2, 0, 1, 5][i % 4],
+        last_n: [usize::MAX, 33, 1][i % 3],
+        breakers: if i.is_multiple_of(2) { some(3, random) } else { TokenSet::default() },
+    };
+    let logit_bias = (0..[0, 3, 9][i % 3]).map(|_| (random.below(v) as u32, random.signed(4.0))).collect();
+    let allowed = (i % 3 == 1).then(|| some(2, random));
+    let logits = (0..v).map(|_| random.signed(6.0)).collect();
+    Penalized {
+        logits,
+        sampling: Sampling { penalties, dry, logit_bias, ..Sampling::default() },
+        history,
+        pending,
+        allowed,
+    }
+}
+
+/// Each row as it is before a token is drawn from it, in the rows behind those of the outputs.
+pub fn penalize(all: &[Penalized]) -> Setup {
+    let (b, v) = (all.len(), all[0].logits.len());
+    let context = all.iter().map(|p| p.history.len()).max().unwrap_or(0);
+    let capacity = Capacity { outputs: b + 3, sequences: b + 2, tokens: b + 5, context, ..CAPACITY };
+    let mut setup = Draft::with(capacity);
+    let logits = setup.memory.activation_and("logits", Count::Outputs, capacity.sequences, v);
+    let tensors = PenaltyTensors::declare(v, &mut setup.memory);
+    let ids = setup.memory.tensor("ids", Element::U32, PENDING * capacity.outputs, 1);
+    setup.rows(logits, b, |row, i| all[row].logits[i]);
+    let (mut inputs, mut drawn) = (PenaltyInputs::default(), vec![CANARY_U32; PENDING * capacity.outputs]);
+    for (i, p) in all.iter().enumerate() {
+        let at: Vec<_> = (0..p.pending.len()).map(|k| (k * capacity.outputs + i) as u32).collect();
+        at.iter().zip(&p.pending).for_each(|(at, id)| drawn[*at as usize] = *id);
+        // Rows in another order than the requests.
+        let to = capacity.outputs + (i + 1) % b;
+        inputs.add([i, to], &p.sampling, &p.history, &at, p.allowed.as_ref());
+    }
+    setup.input(ids, drawn);
+    setup.input(tensors.wants, inputs.wants.as_flattened().to_vec());
+    setup.input(tensors.sets, inputs.sets(v));
+    setup.input(tensors.lists, inputs.lists);
+    let name = format!("penalize V = {v}, B = {b}, up to {context} tokens");
+    let step = Step { n_penalized: b as u32, ..outputs_step(b + 1) };
+    setup.record(name, Mode::Prefill, vec![step], |r| r.penalize(logits, tensors, ids))
+}
+
+/// What logprobs are made of: each row's token and how many alternatives are wanted.
+pub fn logprobs(rows: &[Vec<f32>], wanted: &[(u32, Option<usize>)]) -> Setup {
+    let (r, v) = (rows.len(), rows[0].len());
+    let mut setup = Draft::with(Capacity { outputs: r + 3, tokens: r + 5, ..CAPACITY });
+    let logits = setup.memory.activation("logits", Count::Outputs, v);
+    let sampling = setup.memory.input("sampling", Count::Outputs, 8);
+    let ids = setup.memory.tensor("ids", Element::U32, 2 * r + 3, 1);
+    let logprobs = setup.memory.activation("logprobs", Count::Logprobs, LOGPROBS_ROW);
+    setup.rows(logits, r, |row, i| rows[row][i]);
+    let draw = Sampling::default().draw(0);
+    setup.input(sampling, wanted.iter().flat_map(|(_, n)| draw.to_words(0, *n)).collect());
+    setup.input(ids, [vec![CANARY_U32; r], wanted.iter().map(|(id, _)| *id).collect()].concat());
+    let name = format!("logprobs V = {v}, R = {r}");
+    let step = Step { n_logprobs: r as u32, first_id: r as u32, ..outputs_step(r) };
+    setup.record(name, Mode::Prefill, vec![step], |record| record.logprobs(logits, sampling, ids, logprobs))
 }
 
 /// A token drawn from each row of logits.
@@ -793,12 +916,15 @@ pub fn sample(rows: &[Vec<f32>], samplings: &[Sampling]) -> Setup {
     let capacity = Capacity { outputs: r + 3, tokens: r + 5, ..CAPACITY };
     let mut setup = Draft::with(capacity);
     let logits = setup.memory.activation("logits", Count::Outputs, v);
-    let sampling = setup.memory.input("sampling", Count::Outputs, 4);
-    let ids = setup.memory.input("ids", Count::Outputs, 1);
-    setup.rows(logits, r, |row, i| rows[row][i]);
-    setup.input(sampling, samplings.iter().flat_map(|s| s.draw(3).to_words()).collect());
+    let sampling = setup.memory.input("sampling", Count::Outputs, 8);
+    let ids = setup.memory.tensor("ids", Element::U32, 2 * r + 3, 1);
+    // The last output draws from the first row.
+    setup.rows(logits, r, |row, i| rows[(row + r - 1) % r][i]);
+    let words = samplings.iter().enumerate().flat_map(|(i, s)| s.draw(3).to_words((i + 1) % r, None));
+    setup.input(sampling, words.collect());
     let name = format!("sample V = {v}, R = {r}");
-    setup.record(name, Mode::Prefill, vec![outputs_step(r)], |r| r.sample(logits, sampling, ids))
+    let step = Step { first_id: r as u32, ..outputs_step(r) };
+    setup.record(name, Mode::Prefill, vec![step], |r| r.sample(logits, sampling, ids))
 }
 
 const PAGE: usize = Capacity::PAGE;

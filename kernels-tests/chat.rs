@@ -123,7 +123,13 @@ fn example_prints_only_the_answer() {
 
     let (mut engine, weights) = load(toy(None), CONTEXT);
     let mut same = Conversation::new(engine.session(), &weights, Some("Be kind.")).unwrap();
-    same.set_sampling(farpast::sampler::Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 5 });
+    same.set_sampling(farpast::sampler::Sampling {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        seed: 5,
+        ..Default::default()
+    });
     let answer = same.say(&mut engine, "Hello", Some(12), go_on).unwrap();
     assert_eq!(text(&asked.stdout), answer.text + "\n");
 }

@@ -367,8 +367,9 @@ const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS", "RUN", "MOST"];
 const MUTATIONS: usize = 12;
 
 /// Lines of which a change of an operator gives an equal result on every input: a guard of an index that is used no more, a
-/// cut that keeps everything either way, ids of lanes that are never equal.
-const NO_FAULT: &[&str] = &["min(top, V - 1u)", "if top_p < 1.0", "best_ids[i] < id"];
+/// cut that keeps everything either way, ids of lanes that are never equal, a factor that all masses have.
+const NO_FAULT: &[&str] =
+    &["V - 1u)", "if want.top_p < 1.0", "if want.typical_p < 1.0", "best_ids[i] < ", "largest <= ", "(x - largest) / "];
 
 /// Each operator of the code, one change at a time: (line, from, to). Loops stay, and what they end with, so that they end.
 fn mutations(text: &str) -> Vec<(String, &'static str, &'static str)> {
@@ -453,7 +454,7 @@ fn small(kernel: &str) -> Vec<Case> {
         Case::LinearNorm { k, .. } | Case::LinearGlu { k, .. } | Case::LinearRope { k, .. } => k < 200,
         Case::NormRopeStore { dims, .. } | Case::KvStore { dims, .. } => dims.head_dim < 90,
         Case::Attention { dims, .. } => dims.head_dim < 60,
-        Case::Sample { v, .. } => v < 2000,
+        Case::Sample { v, .. } | Case::Penalize { v, .. } | Case::Logprobs { v, .. } => v < 2000,
         Case::Aoc(case) => case.is_small(),
         Case::Bias { .. }
         | Case::Geglu { .. }

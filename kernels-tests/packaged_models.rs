@@ -1,10 +1,12 @@
 //! The packaged models against goldens of an independent implementation in f64 (scripts/golden_models.py).
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use farpast::engine::{Backend, Engine, EngineOptions};
+use farpast::engine::{Backend, Engine, EngineOptions, Profiled};
 use farpast::gpu::DeviceOptions;
 use farpast::memory::Element;
+use farpast::sampler::{Dry, Penalties, Sampling};
 use farpast::text::Special;
 use farpast::weights::Weights;
 use serde_json::Value;
@@ -276,5 +278,39 @@ fn perplexity_equals(model: &str, backend: Backend, length: usize) {
         let found = losses[..n - 1].iter().sum::<f64>() / (n - 1) as f64;
         println!("{model} on {}, {n} tokens: NLL {found:.6}, expected {expected:.6}", engine.device());
         assert!((found - expected).exp_m1().abs() <= 3e-3, "{model}: perplexity after {n} tokens");
+    }
+}
+
+/// By the kernels' own times, on a device that others use too.
+#[test]
+fn drawing_takes_little_of_a_decode_step() {
+    let mut engine = engine("smollm2", Backend::Gpu(DeviceOptions::default()), Element::F16);
+    let prompt = ids(&golden_json("smollm2.json")["prompt"]);
+    let penalties = Penalties { repeat: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::default() };
+    let dry = Dry { multiplier: 0.8, ..Dry::default() };
+    let usual = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
+    let cases = [
+        ("greedy", Sampling::default(), None),
+        ("temperature", Sampling { temperature: 0.8, ..Sampling::default() }, None),
+        ("top-p", Sampling { temperature: 0.8, top_p: 0.95, ..Sampling::default() }, None),
+        ("top-k, top-p, min-p", usual.clone(), None),
+        ("typical-p", Sampling { temperature: 0.8, typical_p: 0.9, ..Sampling::default() }, None),
+        ("top-k, top-p, min-p, penalties, DRY", Sampling { penalties, dry, ..usual }, None),
+        ("greedy, 5 logprobs", Sampling::default(), Some(5)),
+        ("greedy, 20 logprobs", Sampling::default(), Some(20)),
+    ];
+    for (name, sampling, logprobs) in cases {
+        let mut session = engine.session();
+        session.push(&prompt);
+        engine.step(&mut [&mut session]).unwrap();
+        (session.sampling, session.logprobs) = (sampling, logprobs);
+        let profile = engine.profile(session, Duration::from_millis(150)).unwrap();
+        let seconds = |all: &mut dyn Iterator<Item = &Profiled>| -> f64 {
+            all.map(|p| p.seconds.iter().copied().fold(f64::INFINITY, f64::min)).sum()
+        };
+        let draws = |p: &&Profiled| ["penalize", "sample", "logprobs"].contains(&p.label.as_str());
+        let share = seconds(&mut profile.iter().filter(draws)) / seconds(&mut profile.iter());
+        println!("{name}: {:.1} % of the kernels' time", 100.0 * share);
+        assert!(slow() || share < 0.2, "{name}: {share}");
     }
 }

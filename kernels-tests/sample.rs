@@ -12,7 +12,7 @@ fn draw(rows: &[Vec<f32>], samplings: &[Sampling]) -> Vec<u32> {
     let setup = cases::sample(rows, samplings);
     let ids = setup.program.dispatches[0].written().next().unwrap();
     let Host::U32(found) = run(&setup, &[ids]).remove(0) else { unreachable!() };
-    found[..rows.len()].to_vec()
+    found[rows.len()..2 * rows.len()].to_vec()
 }
 
 fn defined(rows: &[Vec<f32>], samplings: &[Sampling]) -> Vec<u32> {
@@ -35,7 +35,10 @@ fn draws_are_those_of_the_definition() {
                 temperature: 0.1 + 2.0 * random.unit(),
                 top_k: if random.below(2) == 0 { 0 } else { 1 + random.below(v + 2) as u32 },
                 top_p: if random.below(2) == 0 { 1.0 } else { random.unit() },
+                typical_p: if random.below(2) == 0 { 1.0 } else { random.unit() },
+                min_p: if random.below(2) == 0 { 0.0 } else { 0.3 * random.unit() },
                 seed: random.next(),
+                ..Sampling::default()
             })
             .collect();
         let (found, expected) = (draw(&rows, &samplings), defined(&rows, &samplings));
@@ -44,7 +47,7 @@ fn draws_are_those_of_the_definition() {
         assert!(
             different.len() <= 1,
             "V = {v}: {different:?}: {:?}",
-            different.iter().map(|i| samplings[*i]).collect::<Vec<_>>()
+            different.iter().map(|i| &samplings[*i]).collect::<Vec<_>>()
         );
     }
 }
@@ -53,8 +56,9 @@ fn draws_are_those_of_the_definition() {
 fn draws_follow_the_softmax() {
     let logits = vec![0.3, -0.5, 1.5, 0.0, 1.1, -1.3, 0.9];
     let n = 4000;
-    let samplings =
-        |top_k, top_p| -> Vec<_> { (0..n).map(|seed| Sampling { temperature: 0.8, top_k, top_p, seed }).collect() };
+    let samplings = |top_k, top_p| -> Vec<_> {
+        (0..n).map(|seed| Sampling { temperature: 0.8, top_k, top_p, seed, ..Sampling::default() }).collect()
+    };
     let rows = vec![logits.clone(); n as usize];
     let found = draw(&rows, &samplings(0, 1.0));
     expect_distribution(&counts(n as u32, 7, |i| found[i as usize]), &softmax(&logits, 0.8));
@@ -79,10 +83,12 @@ fn numbers_are_drawn_beside_nan_and_infinities() {
         Sampling { temperature: 1.0, seed: 4, ..Sampling::default() },
         Sampling { temperature: 0.7, top_k: 2, seed: 5, ..Sampling::default() },
         Sampling { temperature: 0.7, top_p: 0.6, seed: 6, ..Sampling::default() },
-        Sampling { temperature: 1.3, top_k: 1, top_p: 0.6, seed: 7 },
+        Sampling { temperature: 1.3, top_k: 1, top_p: 0.6, seed: 7, ..Sampling::default() },
+        Sampling { temperature: 0.7, typical_p: 0.6, seed: 8, ..Sampling::default() },
+        Sampling { temperature: 0.7, typical_p: 0.9, min_p: 0.2, seed: 9, ..Sampling::default() },
     ];
-    let seeded = (0..12).flat_map(|seed| samplings.map(|s| Sampling { seed, ..s })).collect::<Vec<_>>();
-    let each_row = |row: &&[f32]| seeded.iter().map(|s| (row.to_vec(), *s)).collect::<Vec<_>>();
+    let seeded = (0..12).flat_map(|seed| samplings.clone().map(|s| Sampling { seed, ..s })).collect::<Vec<_>>();
+    let each_row = |row: &&[f32]| seeded.iter().map(|s| (row.to_vec(), s.clone())).collect::<Vec<_>>();
     let (all, each): (Vec<_>, Vec<_>) = rows.iter().flat_map(each_row).unzip();
     let (found, expected) = (draw(&all, &each), defined(&all, &each));
     for i in 0..all.len() {
@@ -102,7 +108,7 @@ fn ties_and_extremes_of_top_k_and_top_p_are_as_defined() {
     for top_k in [0, 1, 2, 30, v as u32 - 1, v as u32, v as u32 + 1, u32::MAX] {
         for top_p in [0.0, 1e-30, 0.017, 0.43, 0.977, 1.0, 2.0] {
             rows.push(row(&mut random));
-            samplings.push(Sampling { temperature: 0.9, top_k, top_p, seed: random.next() });
+            samplings.push(Sampling { temperature: 0.9, top_k, top_p, seed: random.next(), ..Sampling::default() });
         }
     }
     let (found, expected) = (draw(&rows, &samplings), defined(&rows, &samplings));
@@ -128,9 +134,12 @@ fn planted_faults_are_caught() {
         &[
             ("1.0 / temperature", "temperature"),
             ("key ^ hash(i)", "key ^ i"),
-            ("f32(top_k)", "f32(top_k + 1u)"),
-            ("top_p * mass", "0.5 * top_p * mass"),
-            ("r * STRIDE", "r * V"),
+            ("f32(want.top_k)", "f32(want.top_k + 1u)"),
+            ("want.top_p * mass", "0.5 * want.top_p * mass"),
+            ("want.typical_p * moments.x", "0.5 * want.typical_p * moments.x"),
+            ("log(want.min_p)", "0.5 * log(want.min_p)"),
+            ("moments.y / moments.x", "moments.y"),
+            ("want.row * STRIDE", "want.row * V"),
             ("score > value", "score >= value"),
             (">> 9u", ">> 10u"),
         ],

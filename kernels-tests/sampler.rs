@@ -5,11 +5,11 @@ use farpast::sampler::{Draw, NO_TOKEN, Sampling, sample};
 use crate::cases::Random;
 
 fn draw(temperature: f32, top_k: u32, top_p: f32, key: u32) -> Draw {
-    Draw { temperature, top_p, top_k, key }
+    Draw { temperature, top_p, top_k, key, min_p: 0.0, typical_p: 1.0 }
 }
 
 /// How often each token is drawn with keys 0 .. n.
-pub fn counts(n: u32, v: usize, draw: impl Fn(u32) -> u32) -> Vec<u32> {
+pub fn counts(n: u32, v: usize, mut draw: impl FnMut(u32) -> u32) -> Vec<u32> {
     let mut counts = vec![0; v];
     (0..n).for_each(|key| counts[draw(key) as usize] += 1);
     counts

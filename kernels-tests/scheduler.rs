@@ -7,7 +7,7 @@ use farpast::Error;
 use farpast::chat::tokenizer;
 use farpast::engine::{Backend, Engine, EngineOptions};
 use farpast::memory::{Bytes, Element};
-use farpast::sampler::Sampling;
+use farpast::sampler::{Dry, Logprobs, Penalties, Sampling};
 use farpast::scheduler::{Event, Handle, Limits, Reason, Request, Scheduler, Ticket, Usage};
 use farpast::text::StopText;
 use farpast::weights::Weights;
@@ -50,6 +50,7 @@ struct Asked {
 struct Outcome {
     ids: Vec<u32>,
     text: String,
+    logprobs: Vec<Logprobs>,
     reason: Reason,
     usage: Usage,
 }
@@ -63,16 +64,17 @@ fn ask(handle: &Handle, request: Request) -> Asked {
 impl Asked {
     /// What has come.
     fn outcome(&self) -> Result<Outcome, Error> {
-        let (mut ids, mut all) = (vec![], String::new());
+        let (mut ids, mut all, mut scored) = (vec![], String::new(), vec![]);
         for event in self.events.try_iter() {
             match event {
-                Event::Token { id, text } => {
+                Event::Token { id, text, logprobs } => {
                     ids.push(id);
+                    scored.extend(logprobs);
                     all += &text;
                 }
                 Event::Finished { text, reason, usage } => {
                     assert!(self.events.try_recv().is_err(), "nothing comes after the end");
-                    return Ok(Outcome { ids, text: all + &text, reason, usage });
+                    return Ok(Outcome { ids, text: all + &text, logprobs: scored, reason, usage });
                 }
                 Event::Failed(e) => return Err(e),
             }
@@ -108,8 +110,17 @@ fn requests() -> Vec<Request> {
                 temperature: [0.0, 1.0, 1.3][i % 3],
                 top_k: [0, 30][i % 2],
                 top_p: [1.0, 0.9][i / 2 % 2],
+                min_p: [0.0, 0.0, 0.05][i % 3],
+                penalties: Penalties {
+                    frequency: [0.0, 0.4][i / 3 % 2],
+                    repeat: [1.0, 1.2][i / 4 % 2],
+                    ..Penalties::default()
+                },
+                dry: Dry { multiplier: [0.0, 0.0, 0.8, 0.0][i % 4], ..Dry::default() },
                 seed: i as u64,
+                ..Sampling::default()
             },
+            logprobs: [None, Some(2), None][i % 3],
             ignore_end: i.is_multiple_of(2),
             ..Request::new(if i.is_multiple_of(3) { [&common[..], &own].concat() } else { own })
         }

@@ -307,8 +307,9 @@ fn what_is_wrong_or_unsupported_is_refused_and_named() {
         ("tool_choice", json!("required"), "tool_choice"),
         ("parallel_tool_calls", json!(false), "parallel_tool_calls"),
         ("response_format", json!({ "type": "json_object" }), "response_format"),
-        ("logprobs", json!(true), "logprobs"),
+        ("logprobs", json!(1), "logprobs"),
         ("top_logprobs", json!(3), "top_logprobs"),
+        ("top_logprobs", json!(21), "top_logprobs"),
         ("max_completion_tokens", json!(3), "max_tokens"),
         ("audio", json!({}), "audio"),
         ("no_such_field", json!(1), "no_such_field"),
@@ -333,9 +334,26 @@ fn what_is_wrong_or_unsupported_is_refused_and_named() {
         ("stop", json!(vec!["a"; 17]), "stop"),
         ("stream", json!("yes"), "stream"),
         ("stream_options", json!({ "include_usage": true }), "stream_options"),
-        ("frequency_penalty", json!(0.5), "frequency_penalty"),
-        ("presence_penalty", json!(-0.5), "presence_penalty"),
-        ("logit_bias", json!({ "5": 1 }), "logit_bias"),
+        ("frequency_penalty", json!(2.5), "frequency_penalty"),
+        ("presence_penalty", json!("much"), "presence_penalty"),
+        ("logit_bias", json!({ "5": 101 }), "logit_bias"),
+        ("logit_bias", json!({ "a": 1 }), "logit_bias"),
+        ("logit_bias", json!({ "999999": 1 }), "logit_bias"),
+        ("logit_bias", json!([1]), "logit_bias"),
+        (
+            "logit_bias",
+            (0..301).map(|id| (id.to_string(), json!(1))).collect::<serde_json::Map<_, _>>().into(),
+            "logit_bias",
+        ),
+        ("min_p", json!(-0.5), "min_p"),
+        ("typical_p", json!(1.5), "typical_p"),
+        ("repetition_penalty", json!(0), "repetition_penalty"),
+        ("repeat_last_n", json!(-2), "repeat_last_n"),
+        ("dry_multiplier", json!(-1), "dry_multiplier"),
+        ("dry_base", json!(0.5), "dry_base"),
+        ("dry_allowed_length", json!(-1), "dry_allowed_length"),
+        ("dry_penalty_last_n", json!(1.5), "dry_penalty_last_n"),
+        ("dry_sequence_breakers", json!([""]), "dry_sequence_breakers"),
         ("user", json!(5), "user"),
         ("metadata", json!(5), "metadata"),
     ];
@@ -350,7 +368,8 @@ fn what_is_wrong_or_unsupported_is_refused_and_named() {
         ("best_of", json!(2), "best_of"),
         ("echo", json!(true), "echo"),
         ("suffix", json!("x"), "suffix"),
-        ("logprobs", json!(1), "logprobs"),
+        ("logprobs", json!(true), "logprobs"),
+        ("logprobs", json!(21), "logprobs"),
     ];
     let text = json!({ "prompt": "a", "max_tokens": 3 });
     let chats = chat.iter().chain(&either).map(|case| (CHAT, hello(), case));
@@ -383,6 +402,72 @@ fn what_is_wrong_or_unsupported_is_refused_and_named() {
     body.as_object_mut().unwrap().extend(neutral.as_object().unwrap().clone());
     assert_eq!(server.post(CHAT, &body).status, 200);
     assert_eq!(server.idle(), 0.0);
+}
+
+#[test]
+fn logprobs_come_with_each_token_whole_and_streamed() {
+    let server = Server::new();
+    let extend = |mut body: Json, fields: Json| {
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body
+    };
+    let settings = json!({ "max_tokens": 9, "temperature": 1.2, "seed": 4, "ignore_eos": true });
+    let body = extend(extend(hello(), settings.clone()), json!({ "logprobs": true, "top_logprobs": 3 }));
+    let choice = server.post(CHAT, &body).json()["choices"][0].clone();
+    let all = choice["logprobs"]["content"].as_array().unwrap().clone();
+    assert_eq!(all.len(), 9);
+    for one in &all {
+        let top = one["top_logprobs"].as_array().unwrap();
+        let of = |json: &Json| json["logprob"].as_f64().unwrap();
+        assert!(top.len() == 3 && top.windows(2).all(|pair| of(&pair[0]) >= of(&pair[1])), "{one}");
+        assert!(of(one) <= of(&top[0]) && of(&top[0]) <= 0.0 && top.iter().map(|t| of(t).exp()).sum::<f64>() <= 1.0001);
+        assert!(one["bytes"].is_array() && one["token"].is_string());
+    }
+    let bytes = all.iter().flat_map(|one| one["bytes"].as_array().unwrap()).map(|byte| byte.as_u64().unwrap() as u8);
+    let text = String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned();
+    assert!(text.ends_with(choice["message"]["content"].as_str().unwrap()), "{text}: {choice}");
+    let streamed = server.post(CHAT, &with(body.clone(), "stream", true.into())).chunks();
+    let streamed = streamed.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array()).flatten();
+    assert_eq!(streamed.cloned().collect::<Vec<_>>(), all);
+    // Without alternatives, and not at all.
+    let few = server.post(CHAT, &with(body.clone(), "top_logprobs", json!(null))).json();
+    assert_eq!(few["choices"][0]["logprobs"]["content"][0]["top_logprobs"], json!([]));
+    let none = server.post(CHAT, &extend(hello(), settings.clone())).json();
+    assert_eq!(none["choices"][0]["logprobs"], Json::Null);
+
+    let body = extend(json!({ "prompt": "ab", "logprobs": 2 }), settings);
+    let logprobs = server.post(COMPLETE, &body).json()["choices"][0]["logprobs"].clone();
+    for field in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        let streamed = server.post(COMPLETE, &with(body.clone(), "stream", true.into())).chunks();
+        let streamed = streamed.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"][field].as_array()).flatten();
+        let streamed: Vec<_> = streamed.cloned().collect();
+        assert_eq!(json!(streamed), logprobs[field], "{field}");
+        assert_eq!(streamed.len(), 9, "{field}");
+    }
+    assert!(logprobs["top_logprobs"][0].as_object().unwrap().len() <= 2);
+}
+
+#[test]
+fn biases_and_penalties_change_what_is_drawn() {
+    let server = Server::new();
+    let ask = |fields: Json| {
+        let mut body =
+            json!({ "prompt": "abcabc", "max_tokens": 24, "temperature": 0, "ignore_eos": true, "logprobs": 0 });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let reply = server.post(COMPLETE, &body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()["choices"][0]["logprobs"]["tokens"].as_array().unwrap().clone()
+    };
+    let plain = ask(json!({}));
+    assert_eq!(plain, ask(json!({ "min_p": 0.5, "typical_p": 0.5 })), "the likeliest is kept or greedy");
+    let forced = ask(json!({ "logit_bias": { "98": 100 } }));
+    assert!(forced.iter().all(|token| *token == forced[0]), "{forced:?}");
+    let several = |tokens: &[Json]| tokens.iter().map(Json::to_string).collect::<std::collections::HashSet<_>>().len();
+    let penalized =
+        ask(json!({ "frequency_penalty": 2, "presence_penalty": 2, "repetition_penalty": 2, "repeat_last_n": -1 }));
+    assert!(several(&penalized) > several(&plain), "{penalized:?}, {plain:?}");
+    let dry = ask(json!({ "logit_bias": { "98": 20 }, "dry_multiplier": 2, "dry_sequence_breakers": ["\n"] }));
+    assert!(dry[..3].iter().all(|token| *token == forced[0]) && several(&dry) > 1, "{dry:?}");
 }
 
 #[test]

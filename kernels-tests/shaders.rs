@@ -121,6 +121,9 @@ fn step_has_the_layout_of_the_host() {
         ("rows", std::mem::offset_of!(Step, rows)),
         ("segment", std::mem::offset_of!(Step, segment)),
         ("zero", std::mem::offset_of!(Step, zero)),
+        ("n_penalized", std::mem::offset_of!(Step, n_penalized)),
+        ("n_logprobs", std::mem::offset_of!(Step, n_logprobs)),
+        ("first_id", std::mem::offset_of!(Step, first_id)),
     ];
     each(|kernel, _, module| {
         let (_, step) = module.types.iter().find(|(_, t)| t.name.as_deref() == Some("Step")).unwrap();

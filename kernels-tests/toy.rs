@@ -318,7 +318,7 @@ fn programs_of(weights: &Weights, kv: Element, context: usize, tile: Tile) -> Ve
     let record = |mode| {
         let mut r = Recorder::new(&memory, mode);
         model.record(&io, &mut r);
-        r.sample(io.logits, io.sampling, io.ids);
+        io.record_draw(&mut r);
         r.finish()
     };
     [Mode::Prefill, Mode::Batch, Mode::Decode].map(record).into()

@@ -333,19 +333,19 @@ fn a_fork_and_its_origin_go_their_own_ways() {
 #[test]
 fn sampled_tokens_are_those_of_the_references() {
     let toy = &toy::ALL[1];
-    let generate = |engine: &mut Engine, sampling: Sampling| {
+    let generate = |engine: &mut Engine, sampling: &Sampling| {
         let mut session = engine.session();
-        session.sampling = sampling;
+        session.sampling = sampling.clone();
         session.push(&tokens(16, 5, toy));
         (0..40).map(|_| engine.step(&mut [&mut session]).unwrap()[0].unwrap()).collect::<Vec<_>>()
     };
     let (mut gpu, mut cpu) = (load(toy, &options()), cpu(toy, Element::F32));
     let mut all = vec![];
     for (temperature, top_k, top_p, seed) in [(0.0, 0, 1.0, 0), (0.8, 40, 0.9, 1), (1.0, 0, 1.0, 2), (1.5, 9, 1.0, 3)] {
-        let sampling = Sampling { temperature, top_k, top_p, seed };
-        let found = generate(&mut gpu, sampling);
-        assert_eq!(found, generate(&mut cpu, sampling), "{sampling:?}");
-        assert_eq!(found, generate(&mut gpu, sampling), "{sampling:?} once more");
+        let sampling = Sampling { temperature, top_k, top_p, seed, ..Sampling::default() };
+        let found = generate(&mut gpu, &sampling);
+        assert_eq!(found, generate(&mut cpu, &sampling), "{sampling:?}");
+        assert_eq!(found, generate(&mut gpu, &sampling), "{sampling:?} once more");
         all.push(found);
     }
     assert!(all[1] != all[2], "seeds count");
@@ -466,7 +466,7 @@ fn decoding_ahead_draws_what_steps_draw() {
         let prompts: Vec<_> = [5, 17, 30].into_iter().take(n).collect();
         let mut sessions: Vec<_> = (0..2 * n).map(|_| engine.session()).collect();
         for (i, s) in sessions.iter_mut().enumerate() {
-            s.sampling = Sampling { temperature: if i % n == 0 { 0.0 } else { 1.0 }, top_k: 0, top_p: 1.0, seed: 3 };
+            s.sampling = Sampling { temperature: if i % n == 0 { 0.0 } else { 1.0 }, seed: 3, ..Sampling::default() };
             s.push(&tokens(23, prompts[i % n], toy));
         }
         let (ahead, by_steps) = sessions.split_at_mut(n);

@@ -84,6 +84,21 @@ def check(client):
     pieces = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=6, temperature=0, stream=True)
     assert "".join(piece.choices[0].text for piece in pieces) == completion.choices[0].text
 
+    # Logprobs: greedy takes the likeliest, in a stream as well. Penalties forbid repetitions.
+    scored = ask(question, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert "".join(token.token for token in scored) == text
+    assert all(token.logprob == token.top_logprobs[0].logprob and len(token.top_logprobs) == 2 for token in scored)
+    streamed = []
+    for chunk in ask(question, stream=True, logprobs=True, top_logprobs=2):
+        streamed += chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else []
+    assert streamed == scored
+    five = client.completions.create(model=MODEL, prompt="One, two,", max_tokens=4, temperature=0, logprobs=5).choices[0]
+    assert "".join(five.logprobs.tokens) == five.text and all(len(top) == 5 for top in five.logprobs.top_logprobs)
+    again = {"prompt": "no no no no no no no no", "max_tokens": 8, "temperature": 0, "model": MODEL}
+    assert client.completions.create(**again).choices[0].text == " no" * 8
+    assert client.completions.create(**again, frequency_penalty=2, presence_penalty=2).choices[0].text != " no" * 8
+    refused(openai.BadRequestError, "logit_bias", lambda: ask("x", logit_bias={"999999": 1}))
+
     # Texts of one meaning are nearer than others; the client decodes base64.
     texts = ["The cat sleeps.", "A cat is asleep.", "Interest rates rose by two percent."]
     [a, b, c] = [item.embedding for item in client.embeddings.create(model=MODEL, input=texts).data]

@@ -1,64 +1,98 @@
-// ids[r] = the sampled token of logits row r. With temperature 0 the first largest logit; else the largest of
-// logit / temperature + Gumbel noise (a draw from the softmax) among the logits kept by top-k and top-p.
-// One workgroup for each r. The cut-offs are found by bisection over the 32 bits of a logit's ordered form, so that
-// no sort is needed: top-k keeps every logit >= the k-th largest, top-p every one >= the largest cut with mass >= p.
+// ids[step.first_id + r] = the token drawn from the r-th request's row of logits. With temperature 0 the first largest logit; else the
+// largest of logit / temperature + Gumbel noise (a draw from the softmax) among the logits kept by top-k, typical-p, top-p and min-p.
+// One workgroup for each r. Cuts are found three bits at a time of a key that is ordered as logits, or as how typical they are, so
+// that no sort is needed: each is the largest with enough tokens, or enough of the mass, at or above it.
 override V: u32;
 
+struct Want {
+    temperature: f32,
+    top_p: f32,
+    top_k: u32,
+    key: u32,           // of the noise
+    min_p: f32,
+    typical_p: f32,
+    row: u32,           // of logits
+    alternatives: u32,  // of logprobs
+}
+
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> logits: array<f32>;          // [R, V padded to 4]
-@group(0) @binding(2) var<storage, read> sampling: array<vec4<u32>>;  // [R]: temperature, top-p (f32 bits), top-k, noise key
-@group(0) @binding(3) var<storage, read_write> ids: array<u32>;       // [R]
+@group(0) @binding(1) var<storage, read> logits: array<f32>;     // [rows, V padded to 4]
+@group(0) @binding(2) var<storage, read> sampling: array<Want>;  // [R]
+@group(0) @binding(3) var<storage, read_write> ids: array<u32>;
 
 const WG = 64u;
 const STRIDE = (V + 3u) / 4u * 4u;
+const CUTS = 7u;
+// Less than any mass of something.
+const LEAST = 1.1754944e-38;
 
 var<workgroup> best_values: array<f32, WG>;
 var<workgroup> best_ids: array<u32, WG>;
-var<workgroup> partials: array<f32, WG>;
+var<workgroup> partials: array<f32, WG * CUTS>;
+var<workgroup> totals: array<f32, CUTS>;
+
+var<private> row: u32;  // where it begins
+var<private> largest: f32;
+var<private> temperature: f32;
+// What is kept: logits of at least `low` in their ordered form and, where `near`, at most `width` from `mean`.
+var<private> low: u32;
+var<private> near: bool;
+var<private> mean: f32;
+var<private> width: f32;
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let r = group.x;
     // Rows beyond n_outputs have no workgroup.
-    let row = r * STRIDE;
-    let want = sampling[r];
-    let temperature = bitcast<f32>(want.x);
-    let top_p = bitcast<f32>(want.y);
-    let top_k = want.z;
-
-    let top = argmax(lane, row, 0u, 0.0, 0u);
-    if temperature == 0.0 {
-        if lane == 0u { ids[r] = top; }
+    let want = sampling[group.x];
+    row = want.row * STRIDE;
+    low = 1u;
+    near = false;
+    let top = argmax(lane, 0.0, 0u);
+    if want.temperature == 0.0 {
+        if lane == 0u { ids[step.first_id + group.x] = top; }
         return;
     }
-    let largest = logits[row + min(top, V - 1u)];
-    var cut = 0u;
-    if top_k > 0u && top_k < V {
-        for (var bit = 0x80000000u; bit > 0u; bit >>= 1u) {
-            var count = 0.0;
-            for (var i = lane; i < V; i += WG) { count += select(0.0, 1.0, ordered(logits[row + i]) >= (cut | bit)); }
-            if total(lane, count) >= f32(top_k) { cut |= bit; }
-        }
+    largest = logits[row + min(top, V - 1u)];
+    temperature = want.temperature;
+    if want.top_k > 0u && want.top_k < V { low = max(low, largest_cut(lane, true, false, f32(want.top_k))); }
+    if want.typical_p < 1.0 {
+        let moments = mass(lane);
+        mean = moments.y / moments.x;
+        width = bitcast<f32>(0x7fffffffu - largest_cut(lane, false, true, max(want.typical_p * moments.x, LEAST)));
+        near = largest <= 3.4028234e38;
     }
-    if top_p < 1.0 {
-        let enough = top_p * mass(lane, row, cut, largest, temperature);
-        var p_cut = 0u;
-        for (var bit = 0x80000000u; bit > 0u; bit >>= 1u) {
-            if mass(lane, row, max(cut, p_cut | bit), largest, temperature) >= enough { p_cut |= bit; }
-        }
-        cut = max(cut, p_cut);
+    if want.top_p < 1.0 {
+        low = max(low, largest_cut(lane, false, false, max(want.top_p * mass(lane).x, LEAST)));
     }
-    let id = argmax(lane, row, min(cut, ordered(largest)), 1.0 / temperature, want.w);
-    if lane == 0u { ids[r] = id; }
+    if want.min_p > 0.0 {
+        let likeliest = logits[row + min(argmax(lane, 0.0, 0u), V - 1u)];
+        low = max(low, ordered(likeliest + temperature * log(want.min_p)));
+    }
+    let id = argmax(lane, 1.0 / temperature, want.key);
+    if lane == 0u { ids[step.first_id + group.x] = id; }
 }
 
-// The first index of the largest logit (0xffffffff: no logit is a number above the lowest), or with `inverse` > 0 of the largest logit * inverse + noise among those >= cut.
-fn argmax(lane: u32, row: u32, cut: u32, inverse: f32, key: u32) -> u32 {
+fn keeps(x: f32) -> bool {
+    return ordered(x) >= low && (!near || distance_of(x) <= width);
+}
+
+// Logit over temperature, 0 for the largest.
+fn scaled(x: f32) -> f32 {
+    return (x - largest) / temperature;
+}
+
+fn distance_of(x: f32) -> f32 {
+    return abs(scaled(x) - mean);
+}
+
+// The first index of the largest kept logit (0xffffffff: none is a number above the lowest), or with `inverse` > 0 of the largest
+// logit * inverse + noise.
+fn argmax(lane: u32, inverse: f32, key: u32) -> u32 {
     var value = -3.4028234e38;
     var id = 0xffffffffu;
     for (var i = lane; i < V; i += WG) {
         let x = logits[row + i];
-        if ordered(x) < max(cut, 1u) { continue; }
+        if !keeps(x) { continue; }
         var score = x;
         if inverse > 0.0 { score = fma(x, inverse, gumbel(key, i)); }
         if score > value {
@@ -79,23 +113,55 @@ fn argmax(lane: u32, row: u32, cut: u32, inverse: f32, key: u32) -> u32 {
     return id;
 }
 
-// sum of exp((x - largest) / temperature) over logits x >= cut
-fn mass(lane: u32, row: u32, cut: u32, largest: f32, temperature: f32) -> f32 {
-    var sum = 0.0;
-    for (var i = lane; i < V; i += WG) {
-        let x = logits[row + i];
-        if ordered(x) >= max(cut, 1u) { sum += exp((x - largest) / temperature); }
+// The largest cut such that `enough` kept tokens, where they are `counted`, else enough of their mass, have keys of at least the cut.
+// Keys are ordered as logits or, `by_distance`, as how near they are to the mean.
+fn largest_cut(lane: u32, counted: bool, by_distance: bool, enough: f32) -> u32 {
+    var cut = 0u;
+    for (var bits = 0u; bits < 33u; bits += 3u) {
+        let shift = 30u - bits;
+        var sums: array<f32, CUTS>;
+        for (var c = 0u; c < CUTS; c += 1u) { sums[c] = 0.0; }
+        for (var i = lane; i < V; i += WG) {
+            let x = logits[row + i];
+            if !keeps(x) { continue; }
+            let amount = select(exp(scaled(x)), 1.0, counted);
+            // What is above the cut by three bits; above those of the passes before, all count.
+            let key = select(ordered(x), 0x7fffffffu - bitcast<u32>(distance_of(x)), by_distance);
+            let above = select(0u, min((key - cut) >> shift, CUTS), key >= cut);
+            for (var c = 0u; c < CUTS; c += 1u) { sums[c] += select(0.0, amount, above > c); }
+        }
+        for (var c = 0u; c < CUTS; c += 1u) { partials[lane * CUTS + c] = sums[c]; }
+        sum_up(lane);
+        var taken = 0u;
+        for (var c = 0u; c < CUTS; c += 1u) { taken += select(0u, 1u, totals[c] >= enough); }
+        cut += taken << shift;
     }
-    return total(lane, sum);
+    return cut;
 }
 
-fn total(lane: u32, x: f32) -> f32 {
-    partials[lane] = x;
+// What is kept: the sum of exp(scaled logit), and of that times the scaled logit.
+fn mass(lane: u32) -> vec2<f32> {
+    var sum = vec2(0.0);
+    for (var i = lane; i < V; i += WG) {
+        let x = logits[row + i];
+        // exp(-inf) is 0, but its product with -inf is no number.
+        if keeps(x) && scaled(x) >= -1e4 { sum += exp(scaled(x)) * vec2(1.0, scaled(x)); }
+    }
+    partials[lane * CUTS] = sum.x;
+    partials[lane * CUTS + 1u] = sum.y;
+    sum_up(lane);
+    return vec2(totals[0], totals[1]);
+}
+
+// totals[c] = the sum of all partials of c
+fn sum_up(lane: u32) {
     workgroupBarrier();
-    var sum = 0.0;
-    for (var i = 0u; i < WG; i += 1u) { sum += partials[i]; }
+    if lane < CUTS {
+        var sum = 0.0;
+        for (var i = 0u; i < WG; i += 1u) { sum += partials[i * CUTS + lane]; }
+        totals[lane] = sum;
+    }
     workgroupBarrier();
-    return sum;
 }
 
 // A u32 that is ordered as the float is; 0, below every number, when it is none.

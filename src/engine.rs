@@ -12,7 +12,7 @@ mod trees;
 mod tune;
 
 pub use available::{available_memory, left_in_groups};
-pub(crate) use decode::{Launched, check_drawn};
+pub(crate) use decode::{Drawn, Launched, check_drawn};
 pub use diverge::{Difference, Diverge, Report};
 pub use profile::Profiled;
 pub use recorded::{Plan, Recorded, expect_fits, tile};
@@ -27,12 +27,13 @@ use crate::attention::{self, Attention};
 use crate::error::{Error, Result};
 use crate::gpu::{Buffers, DeviceOptions, Gpu, Prepared};
 use crate::kernel::Step;
-use crate::kernels::{AttentionDims, Cover, SAMPLED};
+use crate::kernels::{AttentionDims, Cover, PenaltyInputs, SAMPLED};
 use crate::kv::{PagePool, PageTable};
 use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride};
 use crate::models::{Config, Io};
 use crate::prefix::PrefixCache;
 use crate::program::{Mode, PerMode, Program};
+use crate::sampler::{ALTERNATIVES, Sampling};
 use crate::session::Session;
 use crate::weights::Weights;
 
@@ -282,20 +283,22 @@ impl Engine {
         let done: Vec<_> = sessions.iter().zip(&counts).map(|(s, n)| *n > 0 && *n == s.pending().len()).collect();
         let outputs: Vec<_> = done.iter().map(|done| *done as usize).collect();
         let sampled = self.attempt(sessions, |engine, sessions| {
-            let inputs = engine.inputs(sessions, &counts, &outputs)?;
+            let inputs = engine.inputs(sessions, &counts, &outputs, true)?;
             if inputs.tokens.is_empty() {
-                return Ok(vec![None; sessions.len()]);
+                return Ok(Vec::new());
             }
             let launched = engine.launch(&inputs)?;
-            let ids = engine.ids(launched)?;
-            check_drawn(&ids)?;
-            let mut ids = ids.into_iter();
-            Ok(done.iter().map(|done| done.then(|| ids.next()).flatten()).collect::<Vec<_>>())
+            let drawn = engine.drawn(launched)?;
+            drawn.iter().try_for_each(|drawn| check_drawn(drawn.id))?;
+            Ok(drawn)
         })?;
-        for (s, id) in sessions.iter_mut().zip(&sampled) {
-            s.push(id.as_slice());
-        }
-        Ok(sampled)
+        let mut sampled = sampled.into_iter();
+        let take = |(s, done): (&mut &mut Session, bool)| {
+            let Drawn { id, logprobs } = if done { sampled.next() } else { None }?;
+            s.take(id, logprobs);
+            Some(id)
+        };
+        Ok(sessions.iter_mut().zip(done).map(take).collect())
     }
 
     /// Computes the pending tokens of a session and returns the logits after each of them, in as many steps as it takes.
@@ -331,9 +334,9 @@ impl Engine {
                 before => (before.min(tokens), 0),
             };
             let rows = self.attempt(&mut [session], |engine, sessions| {
-                let inputs = engine.inputs(sessions, &[n], &[n_rows])?;
+                let inputs = engine.inputs(sessions, &[n], &[n_rows], false)?;
                 let launched = engine.launch(&inputs)?;
-                engine.ids(launched)?;
+                engine.drawn(launched)?;
                 if n_rows == 0 { Ok(Vec::new()) } else { engine.rows(t, n_rows) }
             })?;
             rows.iter().enumerate().for_each(|(i, values)| row(first + i, values));
@@ -376,8 +379,14 @@ impl Engine {
     }
 
     /// What a step computes: `counts[i]` tokens of session i behind its last computed position, which it has from now on, and
-    /// the logits of the last `outputs[i]` of them. Within [`attempt`](Self::attempt).
-    fn inputs(&mut self, sessions: &mut [&mut Session], counts: &[usize], outputs: &[usize]) -> Result<Inputs> {
+    /// the logits of the last `outputs[i]` of them; whether tokens are drawn from those. Within [`attempt`](Self::attempt).
+    fn inputs(
+        &mut self,
+        sessions: &mut [&mut Session],
+        counts: &[usize],
+        outputs: &[usize],
+        draws: bool,
+    ) -> Result<Inputs> {
         self.tidy(sessions, counts.iter().sum())?;
         let capacity = self.memory.capacity;
         let active = counts.iter().filter(|n| **n > 0).count();
@@ -394,7 +403,8 @@ impl Engine {
             // What is decoded ahead has no id yet.
             let known = &s.tokens()[s.table.len().min(s.tokens().len())..tokens.min(s.tokens().len())];
             check_ids(known, self.config.vocab)?;
-            s.sampling.check()?;
+            s.sampling.check(self.config.vocab)?;
+            check_alternatives(s.logprobs)?;
             needed +=
                 s.table.pages_for(*n) + cover.zip(s.far.as_ref()).map_or(0, |(cover, far)| far.pages_needed(cover));
         }
@@ -404,7 +414,8 @@ impl Engine {
                 far.prepare(cover, &self.pool, s.table.len())?;
             }
         }
-        let mut inputs = Inputs { cover, ..Inputs::default() };
+        let rows = draws.then_some(capacity.outputs);
+        let mut inputs = Inputs { cover, rows, ..Inputs::default() };
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {
                 let from = s.table.len();
@@ -424,6 +435,11 @@ impl Engine {
         if let Some((_, far)) = io.attention.far {
             self.device.write(far.far, inputs.far().as_flattened())?;
             self.device.write(far.lists, &inputs.lists)?;
+        }
+        if !inputs.penalized.wants.is_empty() {
+            self.device.write(io.penalties.wants, inputs.penalized.wants.as_flattened())?;
+            self.device.write(io.penalties.lists, &inputs.penalized.lists)?;
+            self.device.write(io.penalties.sets, &inputs.penalized.sets(self.config.vocab))?;
         }
         self.device.write(io.outputs, &inputs.outputs)?;
         self.device.write(io.sampling, inputs.sampling.as_flattened())
@@ -454,6 +470,16 @@ pub(crate) fn shares(wanted: &[usize], most: usize) -> Vec<usize> {
         }
     }
     shares
+}
+
+/// An error where more alternatives are wanted than there are.
+pub(crate) fn check_alternatives(logprobs: Option<usize>) -> Result<()> {
+    match logprobs {
+        Some(n) if n > ALTERNATIVES => {
+            Err(Error::request("logprobs", format!("at most {ALTERNATIVES} alternatives"), n))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// An error where one of the ids is none of a vocabulary of `vocab` tokens.
@@ -487,7 +513,12 @@ struct Inputs {
     tiles: Vec<[u32; 4]>,
     pages: Vec<[u32; 2]>,
     outputs: Vec<u32>,
-    sampling: Vec<[u32; 4]>,
+    sampling: Vec<[u32; 8]>,
+    /// Rows of logits before those that penalize makes; without them nothing is drawn.
+    rows: Option<usize>,
+    penalized: PenaltyInputs,
+    /// Of each output's logprobs.
+    alternatives: Vec<Option<usize>>,
     /// With trees.
     cover: Option<Cover>,
     /// A sequence's first tree is counted from the first of `trees`.
@@ -501,13 +532,19 @@ impl Inputs {
     fn add(&mut self, s: &Session, from: usize, n_outputs: usize) {
         let (sequence, first) = (self.sequences.len() as u32, self.tokens.len());
         let to = s.table.len();
-        let id = |p: usize| s.tokens().get(p).copied().unwrap_or(SAMPLED + s.drawn.1);
+        let id = |p: usize| s.tokens().get(p).copied().unwrap_or_else(|| SAMPLED + s.drawn(p).1);
         let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
         self.attend(&s.table, s.far.as_ref(), first);
         for p in to - n_outputs..to {
+            let row = self.outputs.len();
             self.outputs.push((first + p - from) as u32);
-            self.sampling.push(s.sampling.draw(p + 1).to_words());
+            let (draw, row, alternatives) = match self.rows {
+                None => (Sampling::default().draw(0), row, None),
+                Some(rows) => (s.sampling.draw(p + 1), self.penalize(s, p, row, rows), s.logprobs),
+            };
+            self.sampling.push(draw.to_words(row, alternatives));
+            self.alternatives.push(alternatives);
         }
     }
 
@@ -523,6 +560,18 @@ impl Inputs {
             let n = (n - tile).min(AttentionDims::TILE);
             self.tiles.push([list, self.pages.len() - list, first + tile, n].map(|n| n as u32));
         }
+    }
+
+    /// The row of logits that the token behind position `p` of `s` is drawn from, where the model has them in `row`, of `rows`.
+    fn penalize(&mut self, s: &Session, p: usize, row: usize, rows: usize) -> usize {
+        if !s.sampling.adjusts() {
+            return row;
+        }
+        let to = rows + self.penalized.wants.len();
+        let known = s.tokens().len().min(p + 1);
+        let pending: Vec<_> = (known..p + 1).map(|p| s.drawn(p).1).collect();
+        self.penalized.add([row, to], &s.sampling, &s.tokens()[..known], &pending, None);
+        to
     }
 
     /// The far past of the sequences, then their trees.
@@ -548,6 +597,8 @@ impl Inputs {
             n_sequences: self.sequences.len() as u32,
             n_tiles: self.tiles.len() as u32,
             max_pages: self.sequences.iter().map(|s| s[1]).max().unwrap_or(0),
+            n_penalized: self.penalized.wants.len() as u32,
+            n_logprobs: if self.alternatives.iter().any(Option::is_some) { self.outputs.len() as u32 } else { 0 },
             ..Step::default()
         }
     }

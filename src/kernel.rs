@@ -164,6 +164,12 @@ pub struct Step {
     pub segment: u32,
     /// 0, which no compiler knows.
     pub zero: u32,
+    /// Rows of logits that are adjusted before tokens are drawn from them.
+    pub n_penalized: u32,
+    /// Rows of logits of which logprobs may be wanted.
+    pub n_logprobs: u32,
+    /// Where the ids go that this step draws.
+    pub first_id: u32,
 }
 
 /// A number of the step that sizes a dispatch or bounds the rows of a tensor.
@@ -185,6 +191,10 @@ pub enum Count {
     Segment,
     /// [`Step::rows`](field@Step::rows) / [`Step::segment`].
     Segments,
+    /// [`Step::n_penalized`].
+    Penalized,
+    /// [`Step::n_logprobs`].
+    Logprobs,
 }
 
 impl Step {
@@ -199,6 +209,8 @@ impl Step {
             Count::Rows => self.rows,
             Count::Segment => self.segment,
             Count::Segments => self.rows / self.segment.max(1),
+            Count::Penalized => self.n_penalized,
+            Count::Logprobs => self.n_logprobs,
         };
         value as usize
     }

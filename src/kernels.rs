@@ -23,8 +23,10 @@ mod linear;
 mod linear_glu;
 mod linear_norm;
 mod linear_rope;
+mod logprobs;
 mod norm_rope_store;
 mod output_norm;
+mod penalize;
 mod rmsnorm;
 mod sample;
 mod softcap;
@@ -36,7 +38,9 @@ pub use attention_prefill::Scores;
 pub use embed::SAMPLED;
 pub use linear::Norm;
 pub use linear_glu::Gate;
+pub use logprobs::{LOGPROBS_ROW, read_logprobs};
 pub use norm_rope_store::{Pairs, Rope};
+pub use penalize::{PENDING, PenaltyInputs, PenaltyTensors};
 
 use crate::kernel::{Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Tensor, TensorDesc, Tile};
@@ -71,7 +75,9 @@ pub static ALL: &[&Kernel] = &[
     &geglu::GEGLU,
     &output_norm::OUTPUT_NORM,
     &softcap::SOFTCAP,
+    &penalize::PENALIZE,
     &sample::SAMPLE,
+    &logprobs::LOGPROBS,
 ];
 
 /// Whether a dispatch is of a kernel that runs as the [`Tile`] says.

@@ -343,6 +343,9 @@ impl Capacity {
             Count::Tiles => self.tokens,
             Count::Pages => self.context.div_ceil(Self::PAGE),
             Count::Rows | Count::Segment | Count::Segments => self.context,
+            // A sequence draws one token.
+            Count::Penalized => self.sequences,
+            Count::Logprobs => self.outputs,
         }
     }
 }
@@ -417,7 +420,12 @@ impl Memory {
 
     /// An f32 tensor with a row for each token, output or sequence of a step.
     pub fn activation(&mut self, name: &str, bound: Count, cols: usize) -> Tensor {
-        let rows = self.capacity.of(bound);
+        self.activation_and(name, bound, 0, cols)
+    }
+
+    /// As [`activation`](Self::activation), and behind those `more` rows.
+    pub fn activation_and(&mut self, name: &str, bound: Count, more: usize, cols: usize) -> Tensor {
+        let rows = self.capacity.of(bound) + more;
         self.push(TensorDesc {
             name: name.into(),
             element: Element::F32,

@@ -10,7 +10,10 @@ use self::keys::{Keys, LIMIT};
 pub use self::rope::RopeConfig;
 use crate::error::{Error, Result};
 use crate::kernel::Count;
-use crate::kernels::{AttentionDims, AttentionInputs, Cover, CoverTensors, FarInputs, Norm, Pairs, Rope, Trials};
+use crate::kernels::{
+    AttentionDims, AttentionInputs, Cover, CoverTensors, FarInputs, LOGPROBS_ROW, Norm, PENDING, Pairs, PenaltyTensors,
+    Rope, Trials,
+};
 use crate::memory::{Capacity, Element, Memory, Tensor, Weight, WeightRows};
 use crate::program::Recorder;
 use crate::weights::Weights;
@@ -148,12 +151,16 @@ pub struct Io {
     pub outputs: Tensor,
     /// `[R, C]`: normalised hidden states, which logits are made of.
     pub last: Tensor,
-    /// `[R, V]`.
+    /// `[R, V]`, and behind those `[B, V]` that penalize makes of some.
     pub logits: Tensor,
+    /// Which those are.
+    pub penalties: PenaltyTensors,
     /// `[R]` of [`Draw`](crate::sampler::Draw).
     pub sampling: Tensor,
-    /// `[R]`: sampled ids.
+    /// `[PENDING, R]`: ids that the last steps have drawn, each in its turn.
     pub ids: Tensor,
+    /// `[R, LOGPROBS_ROW]`.
+    pub logprobs: Tensor,
     /// Where trees of anchors are built and widths are tried, when sessions may have them.
     pub trees: Option<(CoverTensors, Trials)>,
 }
@@ -177,14 +184,23 @@ impl Io {
             },
             outputs: m.input("outputs", Count::Outputs, 1),
             last: m.activation("last", Count::Outputs, config.hidden),
-            logits: m.activation("logits", Count::Outputs, config.vocab),
-            sampling: m.input("sampling", Count::Outputs, 4),
-            ids: m.input("ids", Count::Outputs, 1),
+            logits: m.activation_and("logits", Count::Outputs, c.sequences, config.vocab),
+            penalties: PenaltyTensors::declare(config.vocab, m),
+            sampling: m.input("sampling", Count::Outputs, 8),
+            ids: m.tensor("ids", Element::U32, PENDING * c.outputs, 1),
+            logprobs: m.activation("logprobs", Count::Logprobs, LOGPROBS_ROW),
             trees: cover.map(|cover| {
                 let tensors = CoverTensors::declare(config.attention.kv_heads, cover, m);
                 (tensors, Trials::declare(config.attention, cover, m))
             }),
         }
+    }
+
+    /// Records how tokens are drawn from the logits.
+    pub fn record_draw(&self, r: &mut Recorder) {
+        r.penalize(self.logits, self.penalties, self.ids);
+        r.sample(self.logits, self.sampling, self.ids);
+        r.logprobs(self.logits, self.sampling, self.ids, self.logprobs);
     }
 }
 

@@ -55,9 +55,14 @@ impl Dispatch {
         }
     }
 
+    /// Whether it has any workgroup in `step`.
+    pub fn runs(&self, step: &Step) -> bool {
+        self.groups.iter().all(|extent| extent.groups(step) > 0)
+    }
+
     /// What it moves and computes in `step` at least; `memory` holds its tensors.
     pub fn cost(&self, step: &Step, memory: &Memory) -> Cost {
-        if self.groups.iter().any(|extent| extent.groups(step) == 0) {
+        if !self.runs(step) {
             return Cost::default();
         }
         let tensors: Vec<_> = self.tensors.iter().map(|t| memory.desc(*t)).collect();

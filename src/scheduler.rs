@@ -17,10 +17,10 @@ use std::time::Instant;
 
 use self::queue::Queue;
 pub use self::stats::{Histogram, Stats};
-use crate::engine::{Engine, Launched, check_drawn, check_ids, shares};
+use crate::engine::{Drawn, Engine, Launched, check_alternatives, check_drawn, check_ids, shares};
 use crate::error::{Error, Result};
 use crate::kv::PAGE;
-use crate::sampler::Sampling;
+use crate::sampler::{Logprobs, Sampling};
 use crate::session::Session;
 use crate::text::{StopText, StreamDecoder, Tokenizer};
 
@@ -35,6 +35,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// How they are drawn.
     pub sampling: Sampling,
+    /// With how many alternatives the logprobs of each are wanted, if they are.
+    pub logprobs: Option<usize>,
     /// The text ends before the first of these.
     pub stop: Vec<String>,
     /// Whether to go on where the model ends its turn.
@@ -51,6 +53,7 @@ impl Request {
             prompt,
             max_tokens: None,
             sampling: Sampling::default(),
+            logprobs: None,
             stop: Vec::new(),
             ignore_end: false,
             decoder: StreamDecoder::new(),
@@ -67,6 +70,8 @@ pub enum Event {
         id: u32,
         /// Text that is certain now; often one word, sometimes nothing.
         text: String,
+        /// Where they are wanted; none of the end of the model's turn.
+        logprobs: Option<Logprobs>,
     },
     /// The request is over.
     Finished {
@@ -206,6 +211,11 @@ impl Handle {
         self.shared.context
     }
 
+    /// Tokens that there are.
+    pub fn vocab(&self) -> usize {
+        self.shared.vocab
+    }
+
     /// What the scheduler has done and does now.
     pub fn stats(&self) -> Stats {
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
@@ -215,8 +225,9 @@ impl Handle {
 
     fn check(&self, request: &Request) -> Result<()> {
         let limits = self.shared.limits;
-        let Request { prompt, max_tokens, sampling, stop, .. } = request;
-        sampling.check()?;
+        let Request { prompt, max_tokens, sampling, logprobs, stop, .. } = request;
+        sampling.check(self.shared.vocab)?;
+        check_alternatives(*logprobs)?;
         self.check_prompt(prompt)?;
         if *max_tokens == Some(0) {
             return Err(Error::request("tokens to draw", "at least 1", 0));
@@ -479,7 +490,8 @@ impl Scheduler {
                 self.begun += 1;
                 job.number = self.begun;
                 let session = job.session.insert(engine.session());
-                session.sampling = job.request.sampling;
+                session.sampling = job.request.sampling.clone();
+                session.logprobs = job.request.logprobs;
                 session.push(&job.request.prompt);
                 self.stats.prompt_tokens += job.request.prompt.len() as u64;
                 job
@@ -536,17 +548,17 @@ impl Scheduler {
     fn end(&mut self) -> Result<()> {
         let Some(Flight { launched, jobs }) = self.flights.pop_front() else { return Ok(()) };
         let Some(engine) = &mut self.engine else { return Ok(()) };
-        let mut ids = engine.ids(launched)?.into_iter();
+        let mut drawn = engine.drawn(launched)?.into_iter();
         self.stats.steps += 1;
         for (number, draws) in jobs {
-            let id = if draws { ids.next() } else { None };
+            let drawn = if draws { drawn.next() } else { None };
             let mut all = self.running.iter_mut().chain(&mut self.preempted);
             // It may have ended meanwhile.
             let Some(job) = all.find(|job| job.number == number) else { continue };
             job.in_flight -= 1;
-            let Some(id) = id else { continue };
+            let Some(drawn) = drawn else { continue };
             job.drawing -= 1;
-            let over = job.take(id, &self.tokenizer, self.shared.context, &mut self.stats);
+            let over = job.take(drawn, &self.tokenizer, self.shared.context, &mut self.stats);
             let Some((text, over)) = over else { continue };
             let job = match self.running.iter().position(|job| job.number == number) {
                 Some(i) => Some(self.running.remove(i)),
@@ -655,12 +667,12 @@ impl Job {
     /// Takes a token that was drawn and passes on its text. If that is the end: the text that is left, and why.
     fn take(
         &mut self,
-        id: u32,
+        Drawn { id, logprobs }: Drawn,
         tokenizer: &Tokenizer,
         context: usize,
         stats: &mut Stats,
     ) -> Option<(String, Result<Reason>)> {
-        if let Err(e) = check_drawn(&[id]) {
+        if let Err(e) = check_drawn(id) {
             return Some((String::new(), Err(e)));
         }
         let session = self.session.as_mut()?;
@@ -677,7 +689,8 @@ impl Job {
             true => (String::new(), false),
             false => self.stop.push(self.request.decoder.push(id, tokenizer)),
         };
-        (self.events)(Event::Token { id, text });
+        let logprobs = logprobs.filter(|_| !ended);
+        (self.events)(Event::Token { id, text, logprobs });
         let full = self.request.max_tokens == Some(self.drawn) || session.tokens().len() > context;
         if stopped {
             return Some((String::new(), Ok(Reason::Stop)));

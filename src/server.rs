@@ -39,6 +39,7 @@ use self::fields::Fields;
 use self::refusal::{Refusal, Result, json_response};
 use self::request::{ChatRequest, Common, CompletionRequest, EmbeddingRequest, Prompt};
 use crate::error::Error;
+use crate::sampler::{BREAKERS, Sampling};
 use crate::scheduler::{self, Event, Handle, Pooling, Ticket};
 use crate::text::{Chat, ChatTemplate, Special, StreamDecoder, Tokenizer};
 
@@ -346,6 +347,23 @@ impl Service {
         }
     }
 
+    /// The sampling of a request, with the tokens of this vocabulary.
+    async fn sampling(&self, common: &Common) -> Result<Sampling> {
+        let mut sampling = common.sampling.clone();
+        if let Some((id, _)) = sampling.logit_bias.iter().find(|(id, _)| *id as usize >= self.handle.vocab()) {
+            return Err(Refusal::invalid("logit_bias", format!("logit_bias: there is no token {id}")));
+        }
+        if sampling.dry.acts() {
+            let (tokenizer, texts) = (self.tokenizer.clone(), common.breakers.clone());
+            let breakers = tokio::task::spawn_blocking(move || match texts {
+                Some(texts) => tokenizer.containing(&texts).collect(),
+                None => tokenizer.containing(&BREAKERS).collect(),
+            });
+            sampling.dry.breakers = breakers.await.map_err(|_| Refusal::overloaded("the server is about to end"))?;
+        }
+        Ok(sampling)
+    }
+
     /// Has the prompts computed and answers as the request wants it.
     async fn answer(
         &self,
@@ -359,21 +377,25 @@ impl Service {
         if prompts.len() * common.n > CHOICES {
             return Err(Refusal::invalid("n", format!("n times the prompts must be at most {CHOICES}")));
         }
+        let sampling = self.sampling(&common).await?;
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let id = format!("{prefix}-{:x}-{number:x}", self.started);
         let head = Arc::new(Head { kind, id, created: seconds(), model: self.model.clone(), n: common.n });
+        // Only logprobs spell tokens.
+        let tokenizer = common.logprobs.map(|_| self.tokenizer.clone());
         let (sender, events) = unbounded_channel();
         let (mut tickets, mut choices) = (Vec::new(), Vec::new());
         for prompt in prompts {
             for i in 0..common.n {
                 let index = choices.len();
-                let seed = common.sampling.seed.wrapping_add(i as u64);
+                let seed = sampling.seed.wrapping_add(i as u64);
                 let request = scheduler::Request {
                     client: common.user.clone().unwrap_or_default(),
                     prompt: prompt.clone(),
                     max_tokens: common.max_tokens,
-                    sampling: crate::sampler::Sampling { seed, ..common.sampling },
+                    sampling: Sampling { seed, ..sampling.clone() },
+                    logprobs: common.logprobs,
                     stop: common.stop.clone(),
                     ignore_end: common.ignore_end,
                     decoder: decoder.clone(),
@@ -382,7 +404,7 @@ impl Service {
                 // Who has gone needs no events.
                 let submitted = self.handle.submit(request, move |event| _ = sender.send((index, event)));
                 tickets.push(submitted.map_err(|e| Refusal::of(&e, param))?);
-                choices.push(Choice::new(head.clone(), index, tools.clone()));
+                choices.push(Choice::new(head.clone(), index, tools.clone(), tokenizer.clone()));
             }
         }
         let answer = Answer { head, choices, events, _tickets: tickets };

@@ -2,18 +2,22 @@
 
 use crate::attention::Attention;
 use crate::attention::aoc::{Far, Head};
+use crate::kernels::PENDING;
 use crate::kv::{PAGE, PagePool, PageTable};
-use crate::sampler::Sampling;
+use crate::sampler::{Logprobs, Sampling};
 
 /// A sequence of tokens, the first of which are computed (their keys and values are in pages) and the rest pending.
 #[derive(Debug)]
 pub struct Session {
     tokens: Vec<u32>,
     pub(crate) table: PageTable,
-    /// The last step that drew its next token, and which of the step's.
-    pub(crate) drawn: (u64, u32),
+    /// Of its last tokens, by position: the step that drew each and where the device has its id.
+    drawn: [(u64, u32); PENDING],
     /// How tokens are drawn from now on.
     pub sampling: Sampling,
+    /// With how many alternatives [`take_logprobs`](Self::take_logprobs) has the tokens drawn from now on; `None`: not at all.
+    pub logprobs: Option<usize>,
+    scored: Vec<Logprobs>,
     attention: Attention,
     /// With [`Attention::Aoc`].
     pub(crate) far: Option<Far>,
@@ -28,8 +32,10 @@ impl Session {
         Self {
             tokens: Vec::new(),
             table: PageTable::new(pool),
-            drawn: (0, 0),
+            drawn: [(0, 0); PENDING],
             sampling: Sampling::default(),
+            logprobs: None,
+            scored: Vec::new(),
             attention,
             far,
         }
@@ -87,7 +93,37 @@ impl Session {
     /// A copy that shares this one's full pages, and its far past. Up to a page of tokens at the end is pending again.
     pub fn fork(&self) -> Self {
         let far = self.far.as_ref().map(Far::fork);
-        Self { tokens: self.tokens.clone(), table: self.table.fork(), far, ..*self }
+        Self {
+            tokens: self.tokens.clone(),
+            table: self.table.fork(),
+            drawn: self.drawn,
+            sampling: self.sampling.clone(),
+            logprobs: self.logprobs,
+            scored: Vec::new(),
+            attention: self.attention,
+            far,
+        }
+    }
+
+    /// Logprobs of the tokens drawn since the last call while [`logprobs`](Self::logprobs) asked for them, in their order.
+    pub fn take_logprobs(&mut self) -> Vec<Logprobs> {
+        std::mem::take(&mut self.scored)
+    }
+
+    /// Appends a token that was drawn.
+    pub(crate) fn take(&mut self, id: u32, logprobs: Option<Logprobs>) {
+        self.push(&[id]);
+        self.scored.extend(logprobs);
+    }
+
+    /// The step that drew the token at `position`, one of the last, and where the device has its id.
+    pub(crate) fn drawn(&self, position: usize) -> (u64, u32) {
+        self.drawn[position % PENDING]
+    }
+
+    /// Notes that step `step` draws the token behind those computed; the device will have its id at `at`.
+    pub(crate) fn draws(&mut self, step: u64, at: u32) {
+        self.drawn[self.table.len() % PENDING] = (step, at);
     }
 
     /// Makes the last token pending when none is: the logits after it are wanted once more.

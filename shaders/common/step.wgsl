@@ -8,4 +8,7 @@ struct Step {
     rows: u32,
     segment: u32,
     zero: u32,  // loops that begin here stay loops: drivers take long to compile them unrolled
+    n_penalized: u32,
+    n_logprobs: u32,
+    first_id: u32,
 }

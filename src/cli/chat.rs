@@ -56,7 +56,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Conversation::new(options.engine.session(&engine)?, &weights, options.system_prompt.as_deref())?;
     describe(&weights, &engine, conversation.tokenizer().warnings());
     drop(weights);
-    conversation.set_sampling(options.sampling.sampling());
+    let sampling = options.sampling.sampling(conversation.tokenizer());
+    conversation.set_sampling(sampling);
     match text {
         Some(text) => {
             say(&mut engine, &mut conversation, &text, options)?;

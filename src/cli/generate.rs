@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     let load = began.elapsed();
     let mut session = options.engine.session(&engine)?;
-    session.sampling = options.sampling.sampling();
+    session.sampling = options.sampling.sampling(&tokenizer);
     session.push(&prompt);
     let mut stream = Stream::new();
     let generated = {

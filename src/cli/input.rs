@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Read};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::error::{Error, Result};
-use crate::sampler::Sampling;
+use crate::sampler::{BREAKERS, Dry, Penalties, Sampling, TokenSet};
+use crate::text::Tokenizer;
 
 /// Text of a user.
 #[derive(Args)]
@@ -59,9 +61,46 @@ pub struct SamplingArgs {
     /// Draw from this many of the most likely tokens; 0 takes all
     #[arg(long, value_name = "TOKENS", default_value_t = 40)]
     top_k: u32,
+    /// Draw from the tokens of most typical surprise of this probability together
+    #[arg(long, visible_alias = "typical-p", value_name = "PROBABILITY", default_value_t = 1.0, value_parser = probability)]
+    typical: f32,
     /// Draw from the most likely tokens of this probability together
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.95, value_parser = probability)]
     top_p: f32,
+    /// Draw from tokens of at least this share of the likeliest one's probability
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    min_p: f32,
+    /// The last tokens, the prompt's too, that penalties count; -1 counts all
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, allow_negative_numbers = true)]
+    repeat_last_n: i64,
+    /// Divides logits above 0 of tokens that came before, and multiplies others; 1 does nothing
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    repeat_penalty: f32,
+    /// Subtracted from the logit of a token that came before
+    #[arg(long, value_name = "LOGIT", default_value_t = 0.0, allow_negative_numbers = true, value_parser = logit)]
+    presence_penalty: f32,
+    /// Subtracted for each time that it came
+    #[arg(long, value_name = "LOGIT", default_value_t = 0.0, allow_negative_numbers = true, value_parser = logit)]
+    frequency_penalty: f32,
+    /// What a token loses that would go on repeating an earlier sequence; 0 does nothing
+    #[arg(long, value_name = "LOGIT", default_value_t = 0.0, value_parser = temperature)]
+    dry_multiplier: f32,
+    /// By which that grows with each token of the repetition
+    #[arg(long, value_name = "FACTOR", default_value_t = Dry::default().base, value_parser = base)]
+    dry_base: f32,
+    /// Repetitions of fewer tokens lose nothing
+    #[arg(long, value_name = "TOKENS", default_value_t = Dry::default().allowed_length)]
+    dry_allowed_length: usize,
+    /// The last tokens that are looked at for repetitions; -1 looks at all
+    #[arg(long, value_name = "TOKENS", default_value_t = -1, allow_negative_numbers = true)]
+    dry_penalty_last_n: i64,
+    /// No repetition goes across a token that contains this; several times for several, none for no such text. Without it: line
+    /// breaks, colons, quotation marks and asterisks
+    #[arg(long, value_name = "TEXT")]
+    dry_sequence_breaker: Vec<String>,
+    /// Adds to the logit of a token, such as 15043+1 or 15043-1; several times for several
+    #[arg(short, long, value_name = "TOKEN+LOGIT", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
     /// Same seed, same answers; random without it
     #[arg(short, long)]
     seed: Option<u64>,
@@ -78,11 +117,39 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    pub fn sampling(&self) -> Sampling {
+    /// Texts that break sequences are looked for in the tokens of `tokenizer`.
+    pub fn sampling(&self, tokenizer: &Tokenizer) -> Sampling {
         use std::hash::{BuildHasher, RandomState};
         let random = || RandomState::new().hash_one(0);
         let seed = self.seed.unwrap_or_else(random);
-        Sampling { temperature: self.temp, top_k: self.top_k, top_p: self.top_p, seed }
+        let count = |n: i64| usize::try_from(n).unwrap_or(usize::MAX);
+        let breakers = match self.dry_sequence_breaker.as_slice() {
+            [] => tokenizer.containing(&BREAKERS).collect(),
+            [none] if none == "none" => TokenSet::default(),
+            texts => tokenizer.containing(texts).collect(),
+        };
+        Sampling {
+            temperature: self.temp,
+            top_k: self.top_k,
+            typical_p: self.typical,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            penalties: Penalties {
+                last_n: count(self.repeat_last_n),
+                repeat: self.repeat_penalty,
+                frequency: self.frequency_penalty,
+                presence: self.presence_penalty,
+            },
+            dry: Dry {
+                multiplier: self.dry_multiplier,
+                base: self.dry_base,
+                allowed_length: self.dry_allowed_length,
+                last_n: count(self.dry_penalty_last_n),
+                breakers,
+            },
+            logit_bias: self.logit_bias.clone(),
+            seed,
+        }
     }
 
     /// Most tokens to draw.
@@ -92,8 +159,34 @@ impl SamplingArgs {
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    let t: f32 = text.parse().map_err(|e| format!("{e}"))?;
-    if (0.0..=100.0).contains(&t) { Ok(t) } else { Err("expected 0 to 100".into()) }
+    number(text, 0.0..=100.0, "0 to 100")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    number(text, 0.0..=1.0, "0 to 1")
+}
+
+fn factor(text: &str) -> Result<f32, String> {
+    number(text, 1e-3..=1e3, "0.001 to 1000")
+}
+
+fn base(text: &str) -> Result<f32, String> {
+    number(text, 1.0..=1e3, "1 to 1000")
+}
+
+fn logit(text: &str) -> Result<f32, String> {
+    number(text, -1e3..=1e3, "-1000 to 1000")
+}
+
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let at = text.find(['+', '-']).ok_or("expected a token's id, + or -, and a number")?;
+    let (id, bias) = text.split_at(at);
+    Ok((id.parse().map_err(|e| format!("{id:?}: {e}"))?, logit(bias)?))
+}
+
+fn number(text: &str, allowed: RangeInclusive<f32>, expected: &str) -> Result<f32, String> {
+    let number = text.parse().map_err(|e| format!("{e}"))?;
+    if allowed.contains(&number) { Ok(number) } else { Err(format!("expected {expected}")) }
 }
 
 fn probability(text: &str) -> Result<f32, String> {

@@ -302,6 +302,8 @@ fn groups(extent: Extent) -> String {
         Extent::Fixed(n) => n.to_string(),
         Extent::Per(count, each) => {
             let count = match count {
+                Count::Penalized => "penalized outputs",
+                Count::Logprobs => "outputs with logprobs",
                 Count::Tokens => "tokens",
                 Count::Outputs => "outputs",
                 Count::Sequences => "sequences",

@@ -2,23 +2,40 @@
 //! device before the first id comes back.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use super::{Device, Engine, Inputs, OnGpu};
 use crate::error::{Error, Result};
 use crate::gpu::Running;
+use crate::kernel::Step;
+use crate::kernels::{LOGPROBS_ROW, PENDING, read_logprobs};
+use crate::memory::stride;
 use crate::program::Mode;
-use crate::sampler::NO_TOKEN;
+use crate::sampler::{Logprobs, NO_TOKEN};
 use crate::session::Session;
 
-/// Steps on the device at once.
-pub(super) const AHEAD: usize = 4;
+/// Steps on the device at once: with the one that begins, as many as have ids on the device.
+const AHEAD: usize = PENDING;
 
-/// A step that was begun; its ids are read when it has ended.
-pub(crate) enum Launched {
+/// A step that was begun; what it draws is read when it has ended.
+pub(crate) struct Launched {
+    on: On,
+    /// Of the logprobs of each output.
+    alternatives: Vec<Option<usize>>,
+}
+
+enum On {
     Gpu(Mode, Running),
-    /// Done: so many rows of ids.
-    Cpu(usize),
+    /// Done: its ids, and its logprobs if any are wanted.
+    Cpu(Vec<u32>, Vec<f32>),
+}
+
+/// A token that a step has drawn.
+#[derive(Clone, Debug)]
+pub(crate) struct Drawn {
+    pub id: u32,
+    /// Where they are wanted.
+    pub logprobs: Option<Logprobs>,
 }
 
 impl Engine {
@@ -47,7 +64,7 @@ impl Engine {
         let result = self.decode_ahead(sessions, most, &mut launched, &mut each);
         // Read-back memory is in use until its step is over.
         for step in launched {
-            let drained = self.ids(step);
+            let drained = self.drawn(step);
             if result.is_ok() {
                 drained?;
             }
@@ -79,10 +96,11 @@ impl Engine {
                 begun += 1;
             }
             let Some(step) = launched.pop_front() else { break };
-            let ids = self.ids(step)?;
-            check_drawn(&ids)?;
-            for (s, id) in sessions.iter_mut().zip(&ids) {
-                s.push(&[*id]);
+            let drawn = self.drawn(step)?;
+            let ids: Vec<_> = drawn.iter().map(|drawn| drawn.id).collect();
+            ids.iter().try_for_each(|id| check_drawn(*id))?;
+            for (s, Drawn { id, logprobs }) in sessions.iter_mut().zip(drawn) {
+                s.take(id, logprobs);
             }
             taken += 1;
             if each(&ids).is_break() {
@@ -98,57 +116,74 @@ impl Engine {
         let ends = |(s, n): (&&mut Session, &usize)| usize::from(*n > 0 && s.table.len() + n >= s.tokens().len());
         let outputs: Vec<_> = sessions.iter().zip(counts).map(ends).collect();
         let launched = self.attempt(sessions, |engine, sessions| {
-            let inputs = engine.inputs(sessions, counts, &outputs)?;
+            let inputs = engine.inputs(sessions, counts, &outputs, true)?;
             engine.launch(&inputs)
         })?;
         let drawing = sessions.iter_mut().zip(outputs).filter(|(_, n)| *n > 0);
-        (0..).zip(drawing).for_each(|(row, (s, _))| s.drawn = (self.steps, row));
+        (self.first_id()..).zip(drawing).for_each(|(at, (s, _))| s.draws(self.steps, at));
         Ok(launched)
     }
 
     /// Whether the next token of a session, which no id is known of, is one that the step begun last draws.
     pub(crate) fn draws_next_of(&self, session: &Session) -> bool {
-        session.drawn.0 == self.steps
+        session.drawn(session.table.len()).0 == self.steps
+    }
+
+    /// Where the step begun last leaves its ids.
+    fn first_id(&self) -> u32 {
+        (self.steps % PENDING as u64) as u32 * self.memory.capacity.outputs as u32
     }
 
     /// Begins the step of `inputs`.
     pub(super) fn launch(&mut self, inputs: &Inputs) -> Result<Launched> {
         self.write(inputs)?;
         self.steps += 1;
-        let (step, mode) = (inputs.step(), inputs.mode());
-        match &mut self.device {
+        let (step, mode) = (Step { first_id: self.first_id(), ..inputs.step() }, inputs.mode());
+        let (first, rows) = (step.first_id as usize, step.n_logprobs as usize);
+        let (ids, logprobs) = (first..first + inputs.outputs.len(), 0..rows * stride(LOGPROBS_ROW));
+        let on = match &mut self.device {
             Device::Gpu(on) => {
                 let OnGpu { gpu, buffers, programs, .. } = &mut **on;
-                let bytes = 4 * inputs.outputs.len();
-                Ok(Launched::Gpu(mode, gpu.launch(buffers, &mut programs[mode], &step, self.io.ids, bytes)?))
+                let bytes = |words: Range<usize>| 4 * words.start..4 * words.end;
+                let wanted = [(self.io.ids, bytes(ids)), (self.io.logprobs, bytes(logprobs))];
+                On::Gpu(mode, gpu.launch(buffers, &mut programs[mode], &step, &wanted)?)
             }
             Device::Cpu { host } => {
                 // One program for all batches: others round in other places, and bits would depend on the batch.
                 self.programs[Mode::Prefill].run_reference(&step, host);
-                Ok(Launched::Cpu(inputs.outputs.len()))
+                On::Cpu(host[self.io.ids.0].u32()[ids].to_vec(), host[self.io.logprobs.0].f32()[logprobs].to_vec())
             }
-        }
+        };
+        Ok(Launched { on, alternatives: inputs.alternatives.clone() })
     }
 
-    /// The ids that a step has drawn.
-    pub(crate) fn ids(&mut self, step: Launched) -> Result<Vec<u32>> {
-        match (&mut self.device, step) {
-            (Device::Gpu(on), Launched::Gpu(mode, running)) => {
+    /// What a step has drawn.
+    pub(crate) fn drawn(&mut self, Launched { on, alternatives }: Launched) -> Result<Vec<Drawn>> {
+        let (ids, logprobs) = match (&mut self.device, on) {
+            (Device::Gpu(on), On::Gpu(mode, running)) => {
                 let OnGpu { gpu, programs, .. } = &mut **on;
-                gpu.finish(&mut programs[mode], running)
+                let mut ids = gpu.finish(&mut programs[mode], running)?;
+                let logprobs = ids.split_off(alternatives.len()).into_iter().map(f32::from_bits).collect();
+                (ids, logprobs)
             }
-            (Device::Cpu { host }, Launched::Cpu(n)) => Ok(host[self.io.ids.0].u32()[..n].to_vec()),
+            (_, On::Cpu(ids, logprobs)) => (ids, logprobs),
             _ => unreachable!("a step ends where it was begun"),
-        }
+        };
+        let mut rows = logprobs.chunks(stride(LOGPROBS_ROW));
+        let drawn = ids.into_iter().zip(alternatives).map(|(id, alternatives)| {
+            let (row, vocab) = (rows.next().unwrap_or_default(), self.config.vocab);
+            Drawn { id, logprobs: alternatives.map(|n| read_logprobs(row, id, n, vocab)) }
+        });
+        Ok(drawn.collect())
     }
 }
 
 /// An error where no logit was a number.
-pub(crate) fn check_drawn(ids: &[u32]) -> Result<()> {
-    match ids.contains(&NO_TOKEN) {
-        true => {
+pub(crate) fn check_drawn(id: u32) -> Result<()> {
+    match id {
+        NO_TOKEN => {
             Err(Error::request("logits", "at least one finite number", "none: the model or the device computes NaN"))
         }
-        false => Ok(()),
+        _ => Ok(()),
     }
 }

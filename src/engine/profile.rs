@@ -44,10 +44,10 @@ impl Engine {
         let from = session.table.len();
         let timed = (0..steps).map(|_| {
             let began = Instant::now();
-            let inputs = self.inputs(&mut [session], &[1], &[1])?;
+            let inputs = self.inputs(&mut [session], &[1], &[1], true)?;
             let launched = self.launch(&inputs)?;
             let seconds = began.elapsed().as_secs_f64();
-            self.ids(launched)?;
+            self.drawn(launched)?;
             session.forget(from);
             Ok(seconds)
         });
@@ -63,14 +63,14 @@ impl Engine {
         if n == 0 {
             return Err(Error::request("pending tokens of a session to profile", "at least 1", 0));
         }
-        let inputs = self.inputs(&mut [&mut session], &[n], &[usize::from(n == pending)])?;
+        let inputs = self.inputs(&mut [&mut session], &[n], &[usize::from(n == pending)], true)?;
         // On a device this leaves what the kernels read as a step has it.
         let launched = self.launch(&inputs)?;
-        self.ids(launched)?;
+        self.drawn(launched)?;
         let step = inputs.step();
         let program = &self.programs[inputs.mode()];
         let mut groups: Vec<(Profiled, Program)> = Vec::new();
-        for d in &program.dispatches {
+        for d in program.dispatches.iter().filter(|d| d.runs(&step)) {
             let label = d.label(&self.memory);
             let i = groups.iter().position(|(group, _)| group.label == label).unwrap_or_else(|| {
                 groups.push((Profiled { label, costs: Vec::new(), seconds: Vec::new() }, Program::default()));

@@ -74,7 +74,7 @@ impl Recorded {
         let record = |mode| {
             Program::record(&memory, mode, |r| {
                 model.record(&io, r);
-                r.sample(io.logits, io.sampling, io.ids);
+                io.record_draw(r);
             })
         };
         let programs = PerMode(Mode::ALL.map(record));

@@ -64,7 +64,7 @@ impl<'a> Replay<'a> {
         let mut layers = 0;
         for d in &engine.programs[Mode::Prefill].dispatches {
             let what = match pieces.last().map(|piece| piece.what) {
-                _ if d.kernel.name == "sample" => continue,
+                _ if ["penalize", "sample", "logprobs"].contains(&d.kernel.name) => continue,
                 _ if d.kernel.name == "attention_prefill" => {
                     layers += 1;
                     What::Attention(Layer::of(d, layers - 1))
@@ -130,7 +130,7 @@ impl<'a> Replay<'a> {
         while !session.pending().is_empty() {
             let (first, n) = (session.table.len(), session.pending().len().min(engine.memory.capacity.tokens));
             engine.attempt(&mut [session], |engine, sessions| {
-                let inputs = engine.inputs(sessions, &[n], &[0])?;
+                let inputs = engine.inputs(sessions, &[n], &[0], false)?;
                 engine.write(&inputs)?;
                 let (step, table) = (inputs.step(), &sessions[0].table);
                 for piece in pieces.iter_mut() {

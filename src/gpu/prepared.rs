@@ -82,7 +82,7 @@ impl Gpu {
 
     /// Runs every dispatch of `prepared` for `step` and waits.
     pub fn run(&self, buffers: &Buffers, prepared: &mut Prepared, step: &Step) -> Result<()> {
-        let last = self.begin(buffers, prepared, step, None)?;
+        let last = self.begin(buffers, prepared, step, &[])?;
         self.finish(prepared, last).map(drop)
     }
 
@@ -97,16 +97,15 @@ impl Gpu {
         Ok(())
     }
 
-    /// Begins to run `prepared` for `step`, and to read back the first `bytes` (a multiple of 4) of `t` afterwards.
+    /// Begins to run `prepared` for `step`, and to read back bytes (from and to multiples of 4) of tensors afterwards.
     pub fn launch(
         &self,
         buffers: &Buffers,
         prepared: &mut Prepared,
         step: &Step,
-        t: Tensor,
-        bytes: usize,
+        wanted: &[(Tensor, Range<usize>)],
     ) -> Result<Running> {
-        self.begin(buffers, prepared, step, Some((&buffers.tensors[t.0], bytes)))
+        self.begin(buffers, prepared, step, wanted)
     }
 
     /// Waits for the end of what was launched and returns what was read back.
@@ -134,7 +133,7 @@ impl Gpu {
         buffers: &Buffers,
         prepared: &mut Prepared,
         step: &Step,
-        wanted: Option<(&wgpu::Buffer, usize)>,
+        wanted: &[(Tensor, Range<usize>)],
     ) -> Result<Running> {
         self.queue.write_buffer(&buffers.step, 0, bytemuck::bytes_of(step));
         let mut first = 0;
@@ -143,7 +142,8 @@ impl Gpu {
             let piece = first..first + taken;
             first += taken;
             let is_last = first == prepared.dispatches.len();
-            let running = self.submit(prepared, piece, workgroups, step, wanted.filter(|_| is_last))?;
+            let wanted = if is_last { wanted } else { &[] };
+            let running = self.submit(buffers, prepared, piece, workgroups, step, wanted)?;
             if is_last {
                 return Ok(running);
             }
@@ -153,13 +153,14 @@ impl Gpu {
 
     fn submit(
         &self,
+        buffers: &Buffers,
         prepared: &mut Prepared,
         piece: Range<usize>,
         workgroups: u64,
         step: &Step,
-        wanted: Option<(&wgpu::Buffer, usize)>,
+        wanted: &[(Tensor, Range<usize>)],
     ) -> Result<Running> {
-        let bytes = wanted.map_or(0, |(_, bytes)| bytes);
+        let bytes: usize = wanted.iter().map(|(_, bytes)| bytes.len()).sum();
         let read_back = match prepared.read_backs.pop() {
             Some(read_back) if read_back.buffer.size() >= (TICKS + bytes) as u64 => read_back,
             // Room for the results of other steps, too.
@@ -175,8 +176,11 @@ impl Gpu {
             clock.resolve(&mut encoder, &read_back.buffer);
         }
         // A step may have no results; no device is asked for an empty range.
-        if let Some((source, bytes)) = wanted.filter(|(_, bytes)| *bytes > 0) {
-            encoder.copy_buffer_to_buffer(source, 0, &read_back.buffer, TICKS as u64, bytes as u64);
+        let mut to = TICKS;
+        for (t, bytes) in wanted.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            let (source, first, len) = (&buffers.tensors[t.0], bytes.start as u64, bytes.len());
+            encoder.copy_buffer_to_buffer(source, first, &read_back.buffer, to as u64, len as u64);
+            to += len;
         }
         let began = Instant::now();
         let submission = self.queue.submit([encoder.finish()]);
@@ -192,6 +196,9 @@ impl Gpu {
     pub(super) fn encode(&self, dispatches: &[Ready], step: &Step, pass: &mut wgpu::ComputePass) -> Result<()> {
         for d in dispatches {
             let [x, y, z] = d.groups.map(|extent| extent.groups(step));
+            if x.min(y).min(z) == 0 {
+                continue;
+            }
             if x.max(y).max(z) > self.caps.max_groups {
                 let what = format!("a dispatch has {x} × {y} × {z} workgroups, {} fit an axis", self.caps.max_groups);
                 return Err(Error::Device { device: self.caps.name.clone(), what });

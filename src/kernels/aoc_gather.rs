@@ -27,11 +27,10 @@ pub static AOC_GATHER: Kernel = Kernel {
 impl Recorder<'_> {
     /// `kv`: k and v pages of a layer.
     pub fn aoc_gather(&mut self, d: AttentionDims, cover: Cover, tensors: CoverTensors, kv: [Tensor; 2]) {
-        let spec = kv_spec(d, element).u32("CAPACITY", cover.rows);
         let element = self.desc(kv[0]).element;
+        let spec = kv_spec(d, element).u32("CAPACITY", cover.rows);
         let units = if element.is_blocks() { element.row_bytes(d.head_dim) / 4 } else { d.head_dim / 4 };
-        let across = Extent::Fixed(units.div_ceil(16));
-        let groups = [across, Extent::Per(Count::Rows, 4), Extent::Fixed(d.kv_heads)];
+        let groups = [Extent::Fixed(units.div_ceil(16)), Extent::Per(Count::Rows, 4), Extent::Fixed(d.kv_heads)];
         let CoverTensors { source, order, pages, .. } = tensors;
         self.dispatch(&AOC_GATHER, spec, &[source, order, pages, kv[0], kv[1]], groups);
     }

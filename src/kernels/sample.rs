@@ -1,4 +1,4 @@
-//! `ids[r]`: the token drawn from logits row r as [`sampler`](crate::sampler) defines.
+//! `ids[first_id + r]`: the token drawn for the r-th output as [`sampler`](crate::sampler) defines.
 
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
@@ -16,9 +16,9 @@ pub static SAMPLE: Kernel = Kernel {
 };
 
 impl Recorder<'_> {
-    /// `logits`: `[R, V]`; `sampling`: `[R]`, a [`Draw`] each; `ids`: `[R]`.
+    /// `logits`: `[rows, V]`; `sampling`: `[R]`, a [`Draw`] each and the row that it draws from; `ids`: those of several steps.
     pub fn sample(&mut self, logits: Tensor, sampling: Tensor, ids: Tensor) {
-        self.expect(sampling, Element::U32, 4);
+        self.expect(sampling, Element::U32, 8);
         self.expect(ids, Element::U32, 1);
         let spec = Spec::default().u32("V", self.desc(logits).cols);
         let extents = [Extent::Per(Count::Outputs, 1), Extent::Fixed(1), Extent::Fixed(1)];
@@ -28,10 +28,10 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [logits, sampling, ids] = tensors else { unreachable!() };
-    let v = spec.get_u32("V");
-    let rows = logits.f32().chunks(stride(v)).zip(sampling.u32().as_chunks::<4>().0);
-    for (id, (logits, draw)) in ids.u32_mut().iter_mut().zip(rows).take(step.n_outputs as usize) {
-        *id = sample(&logits[..v], Draw::from_words(*draw));
+    let (v, logits) = (spec.get_u32("V"), logits.f32());
+    let ids = &mut ids.u32_mut()[step.first_id as usize..][..step.n_outputs as usize];
+    for (id, want) in ids.iter_mut().zip(sampling.u32().as_chunks::<8>().0) {
+        *id = sample(&logits[want[6] as usize * stride(v)..][..v], Draw::from_words(*want));
     }
 }
 

@@ -1,9 +1,12 @@
 //! Answers in the form of OpenAI's API: whole, or as a stream of chunks.
 
-use serde_json::{Value as Json, json};
+use std::sync::Arc;
 
+use serde_json::{Map, Value as Json, json};
+
+use crate::sampler::Logprobs;
 use crate::scheduler::{Event, Reason, Usage};
-use crate::text::{Part, ToolCalls, ToolStyle};
+use crate::text::{Part, Tokenizer, ToolCalls, ToolStyle};
 
 /// What is answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,6 +32,12 @@ pub(super) struct Choice {
     tools: Option<(ToolStyle, ToolCalls)>,
     text: String,
     calls: Vec<(String, String, String)>,
+    /// Spells tokens where their logprobs are wanted.
+    tokenizer: Option<Arc<Tokenizer>>,
+    logprobs: Vec<Logprobs>,
+    /// How many of those are in chunks already, and characters of their tokens.
+    sent: usize,
+    offset: usize,
     /// Once it is over.
     pub end: Option<(&'static str, Usage)>,
 }
@@ -83,21 +92,30 @@ impl Head {
 
 impl Choice {
     /// `tools`: how the model calls them, and their names.
-    pub fn new(head: std::sync::Arc<Head>, index: usize, tools: Option<(ToolStyle, Vec<String>)>) -> Self {
+    pub fn new(
+        head: Arc<Head>,
+        index: usize,
+        tools: Option<(ToolStyle, Vec<String>)>,
+        tokenizer: Option<Arc<Tokenizer>>,
+    ) -> Self {
         let tools = tools.map(|(style, names)| (style, ToolCalls::new(style, names)));
-        Self { head, index, tools, text: String::new(), calls: Vec::new(), end: None }
+        let (text, calls, logprobs) = (String::new(), Vec::new(), Vec::new());
+        Self { head, index, tools, text, calls, tokenizer, logprobs, sent: 0, offset: 0, end: None }
     }
 
     /// What a stream begins with.
     pub fn first_chunk(&self) -> Option<Json> {
         let delta = json!({ "role": "assistant", "content": "" });
-        (self.head.kind == Kind::Chat).then(|| self.chunk(delta, None))
+        (self.head.kind == Kind::Chat).then(|| self.chunk(delta, None, Json::Null))
     }
 
     /// Takes what has come; the chunks it makes.
     pub fn take(&mut self, event: Event) -> Vec<Json> {
         match event {
-            Event::Token { text, .. } => self.add(&text),
+            Event::Token { text, logprobs, .. } => {
+                self.logprobs.extend(logprobs);
+                self.add(&text)
+            }
             Event::Finished { text, reason, usage } => {
                 let mut chunks = self.add(&text);
                 let left = self.tools.as_mut().map(|(_, calls)| calls.finish()).unwrap_or_default();
@@ -108,7 +126,8 @@ impl Choice {
                     Reason::Length => "length",
                 };
                 self.end = Some((reason, usage));
-                chunks.push(self.chunk(json!({}), Some(reason)));
+                let logprobs = self.unsent();
+                chunks.push(self.chunk(json!({}), Some(reason), logprobs));
                 chunks
             }
             Event::Failed(_) => Vec::new(),
@@ -145,7 +164,8 @@ impl Choice {
                 json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
             }
         };
-        self.chunk(delta, None)
+        let logprobs = self.unsent();
+        self.chunk(delta, None, logprobs)
     }
 
     /// Nine letters and digits, which Mistral's templates insist on, behind what others expect.
@@ -160,21 +180,71 @@ impl Choice {
         }
     }
 
-    fn chunk(&self, delta: Json, reason: Option<&str>) -> Json {
+    fn chunk(&self, delta: Json, reason: Option<&str>, logprobs: Json) -> Json {
         let choice = match self.head.kind {
-            Kind::Chat => json!({ "index": self.index, "delta": delta, "logprobs": null, "finish_reason": reason }),
+            Kind::Chat => json!({ "index": self.index, "delta": delta, "logprobs": logprobs, "finish_reason": reason }),
             Kind::Completion => {
                 let text = delta["content"].as_str().unwrap_or_default();
-                json!({ "index": self.index, "text": text, "logprobs": null, "finish_reason": reason })
+                json!({ "index": self.index, "text": text, "logprobs": logprobs, "finish_reason": reason })
             }
         };
         self.head.json(true, vec![choice])
     }
 
+    /// Logprobs that are in no chunk yet.
+    fn unsent(&mut self) -> Json {
+        let (all, offset) = (&self.logprobs[self.sent..], self.offset);
+        let json = if all.is_empty() { Json::Null } else { self.logprobs_json(all, offset) };
+        self.offset += all.iter().map(|l| self.spelled(l.id).chars().count()).sum::<usize>();
+        self.sent = self.logprobs.len();
+        json
+    }
+
+    /// Logprobs of tokens that begin at character `offset`; null where none are wanted.
+    fn logprobs_json(&self, all: &[Logprobs], mut offset: usize) -> Json {
+        if self.tokenizer.is_none() {
+            return Json::Null;
+        }
+        // JSON has no infinity.
+        let finite = |logprob: f32| logprob.max(-9999.0);
+        if self.head.kind == Kind::Chat {
+            let one = |(id, logprob): &(u32, f32)| {
+                let bytes = self.tokenizer.as_ref().map_or(&[][..], |tokenizer| tokenizer.token_bytes(*id));
+                json!({ "token": self.spelled(*id), "logprob": finite(*logprob), "bytes": bytes })
+            };
+            let each = |l: &Logprobs| {
+                let mut json = one(&(l.id, l.logprob));
+                json["top_logprobs"] = l.top.iter().map(one).collect();
+                json
+            };
+            return json!({ "content": all.iter().map(each).collect::<Json>(), "refusal": null });
+        }
+        let begin = |l: &Logprobs| {
+            let begin = offset;
+            offset += self.spelled(l.id).chars().count();
+            begin
+        };
+        let top = |l: &Logprobs| -> Json {
+            let top = l.top.iter().map(|(id, logprob)| (self.spelled(*id), json!(finite(*logprob))));
+            top.collect::<Map<_, _>>().into()
+        };
+        json!({
+            "tokens": all.iter().map(|l| self.spelled(l.id)).collect::<Json>(),
+            "token_logprobs": all.iter().map(|l| finite(l.logprob)).collect::<Json>(),
+            "top_logprobs": all.iter().map(top).collect::<Json>(),
+            "text_offset": all.iter().map(begin).collect::<Json>(),
+        })
+    }
+
+    fn spelled(&self, id: u32) -> String {
+        let bytes = self.tokenizer.as_ref().map_or(&[][..], |tokenizer| tokenizer.token_bytes(id));
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
     fn whole(&self) -> Json {
-        let reason = self.end.map(|(reason, _)| reason);
+        let (reason, logprobs) = (self.end.map(|(reason, _)| reason), self.logprobs_json(&self.logprobs, 0));
         if self.head.kind == Kind::Completion {
-            return json!({ "index": self.index, "text": self.text, "logprobs": null, "finish_reason": reason });
+            return json!({ "index": self.index, "text": self.text, "logprobs": logprobs, "finish_reason": reason });
         }
         let mut message = json!({ "role": "assistant", "content": self.text, "refusal": null });
         if !self.calls.is_empty() {
@@ -184,6 +254,6 @@ impl Choice {
                 message["content"] = Json::Null;
             }
         }
-        json!({ "index": self.index, "message": message, "logprobs": null, "finish_reason": reason })
+        json!({ "index": self.index, "message": message, "logprobs": logprobs, "finish_reason": reason })
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::fields::Fields;
 use super::refusal::{Refusal, Result};
-use crate::sampler::Sampling;
+use crate::sampler::{ALTERNATIVES, BIASES, Dry, Penalties, Sampling};
 use crate::text::Message;
 
 /// What requests of either kind say.
@@ -18,6 +18,10 @@ pub(super) struct Common {
     pub stop: Vec<String>,
     /// Of the first answer; others have the seeds after it.
     pub sampling: Sampling,
+    /// Texts at which DRY's sequences break, where a request says so.
+    pub breakers: Option<Vec<String>>,
+    /// With how many alternatives the logprobs of each token are wanted, if they are.
+    pub logprobs: Option<usize>,
     pub ignore_end: bool,
     pub stream: bool,
     /// Whether a stream ends with the numbers of tokens.
@@ -66,8 +70,11 @@ impl ChatRequest {
         for name in ["response_format", "text"] {
             fields.only(name, &[json!({ "type": "text" })])?;
         }
-        fields.only("logprobs", &[json!(false)])?;
-        fields.only("top_logprobs", &[json!(0)])?;
+        let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+        let alternatives = fields.integer("top_logprobs", 0..=ALTERNATIVES as i64)?;
+        if !wanted && alternatives.is_some_and(|n| n > 0) {
+            return Err(fields.wrong("top_logprobs", "absent without logprobs"));
+        }
         fields.only("modalities", &[json!(["text"])])?;
         fields.only("parallel_tool_calls", &[json!(true)])?;
         let completion = fields.integer("max_completion_tokens", 1..=i64::from(u32::MAX))?.map(|n| n as usize);
@@ -78,6 +85,7 @@ impl ChatRequest {
             return Err(fields.wrong("max_tokens", "as max_completion_tokens, or absent"));
         }
         common.max_tokens = completion.or(common.max_tokens);
+        common.logprobs = wanted.then_some(alternatives.unwrap_or(0) as usize);
         fields.finish()?;
         Ok(Self { messages, tools, variables, common })
     }
@@ -86,11 +94,12 @@ impl ChatRequest {
 impl CompletionRequest {
     pub fn read(mut fields: Fields) -> Result<Self> {
         let prompts = prompts(&mut fields, "prompt")?;
-        fields.only("logprobs", &[])?;
+        let logprobs = fields.integer("logprobs", 0..=ALTERNATIVES as i64)?;
         fields.only("echo", &[json!(false)])?;
         fields.only("suffix", &[json!("")])?;
         let best_of = fields.integer("best_of", 1..=CHOICES)?;
-        let common = Common::read(&mut fields)?;
+        let mut common = Common::read(&mut fields)?;
+        common.logprobs = logprobs.map(|n| n as usize);
         if best_of.is_some_and(|best_of| best_of as usize != common.n) {
             return Err(Refusal::unsupported("best_of", "another number than n"));
         }
@@ -124,12 +133,14 @@ impl Common {
             // vLLM's, where -1 keeps all.
             top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as u32,
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map_or_else(random, |seed| seed as u64),
+            // vLLM's and llama.cpp's.
+            min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0) as f32,
+            typical_p: fields.number("typical_p", 0.0..=1.0)?.unwrap_or(1.0) as f32,
+            penalties: penalties(fields)?,
+            dry: dry(fields)?,
+            logit_bias: logit_bias(fields)?,
         };
-        for name in ["frequency_penalty", "presence_penalty", "min_p"] {
-            fields.only(name, &[json!(0), json!(0.0)])?;
-        }
-        fields.only("repetition_penalty", &[json!(1), json!(1.0)])?;
-        fields.only("logit_bias", &[json!({})])?;
+        let breakers = strings(fields, "dry_sequence_breakers", "an array of up to 16 strings, none of them empty")?;
         fields.only("service_tier", &[json!("auto"), json!("default")])?;
         fields.only("store", &[json!(false)])?;
         let stop = stop(fields)?;
@@ -143,12 +154,55 @@ impl Common {
             max_tokens,
             stop,
             sampling,
+            breakers,
+            logprobs: None,
             ignore_end: fields.boolean("ignore_eos")?.unwrap_or(false),
             stream,
             include_usage,
             user: fields.string("user")?,
         })
     }
+}
+
+fn penalties(fields: &mut Fields) -> Result<Penalties> {
+    let default = Penalties::default();
+    Ok(Penalties {
+        last_n: last_n(fields, "repeat_last_n")?.unwrap_or(default.last_n),
+        repeat: fields.number("repetition_penalty", 1e-3..=1e3)?.unwrap_or(1.0) as f32,
+        frequency: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
+        presence: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
+    })
+}
+
+/// llama.cpp's, all of them.
+fn dry(fields: &mut Fields) -> Result<Dry> {
+    let default = Dry::default();
+    Ok(Dry {
+        multiplier: fields.number("dry_multiplier", 0.0..=100.0)?.unwrap_or(0.0) as f32,
+        base: fields.number("dry_base", 1.0..=1e3)?.map_or(default.base, |base| base as f32),
+        allowed_length: fields
+            .integer("dry_allowed_length", 0..=i64::from(u32::MAX))?
+            .map_or(default.allowed_length, |n| n as usize),
+        last_n: last_n(fields, "dry_penalty_last_n")?.unwrap_or(default.last_n),
+        ..default
+    })
+}
+
+/// A number of tokens, of which -1 are all.
+fn last_n(fields: &mut Fields, name: &str) -> Result<Option<usize>> {
+    let n = fields.integer(name, -1..=i64::from(u32::MAX))?;
+    Ok(n.map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
+}
+
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
+    let expected = format!("an object of up to {BIASES} token ids, each with a number from -100 to 100");
+    let map = fields.object("logit_bias")?.unwrap_or_default();
+    let bias = |(id, bias): (&String, &Json)| {
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
+        Some((id.parse().ok()?, bias as f32))
+    };
+    let biases: Option<Vec<_>> = map.iter().map(bias).collect();
+    biases.filter(|biases| biases.len() <= BIASES).ok_or_else(|| fields.wrong("logit_bias", expected))
 }
 
 fn random() -> u64 {
@@ -200,17 +254,29 @@ fn tools(fields: &mut Fields) -> Result<Vec<Json>> {
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     let expected = "a string, or an array of up to 16 strings, none of them empty";
-    let stop = match fields.take("stop") {
-        None => return Ok(Vec::new()),
-        Some(Json::String(text)) => vec![Json::String(text)],
-        Some(Json::Array(items)) if items.len() <= 16 => items,
-        Some(_) => return Err(fields.wrong("stop", expected)),
-    };
+    match fields.take("stop") {
+        Some(Json::String(text)) if !text.is_empty() => Ok(vec![text]),
+        Some(Json::Array(items)) => texts(items).ok_or_else(|| fields.wrong("stop", expected)),
+        None => Ok(Vec::new()),
+        Some(_) => Err(fields.wrong("stop", expected)),
+    }
+}
+
+fn strings(fields: &mut Fields, name: &str, expected: &str) -> Result<Option<Vec<String>>> {
+    match fields.take(name) {
+        None => Ok(None),
+        Some(Json::Array(items)) => texts(items).map(Some).ok_or_else(|| fields.wrong(name, expected)),
+        Some(_) => Err(fields.wrong(name, expected)),
+    }
+}
+
+/// Up to 16 strings, none of them empty.
+fn texts(items: Vec<Json>) -> Option<Vec<String>> {
     let text = |item| match item {
-        Json::String(text) if !text.is_empty() => Ok(text),
-        _ => Err(fields.wrong("stop", expected)),
+        Json::String(text) if !text.is_empty() => Some(text),
+        _ => None,
     };
-    stop.into_iter().map(text).collect()
+    if items.len() <= 16 { items.into_iter().map(text).collect() } else { None }
 }
 
 fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool> {

@@ -362,6 +362,18 @@ impl Tokenizer {
         &self.bytes[id.checked_sub(1).map_or(0, |before| self.ends[before])..end]
     }
 
+    /// Tokens whose bytes contain one of `texts`.
+    pub fn containing(&self, texts: &[impl AsRef<str>]) -> impl Iterator<Item = u32> {
+        let contains = |id: &u32| {
+            let bytes = self.token_bytes(*id);
+            texts
+                .iter()
+                .map(|text| text.as_ref().as_bytes())
+                .any(|text| bytes.windows(text.len()).any(|part| part == text))
+        };
+        (0..self.len() as u32).filter(contains)
+    }
+
     /// Whether `id` is a mark for the model, such as the end of a turn, rather than text.
     pub fn is_control(&self, id: u32) -> bool {
         self.kinds.get(id as usize) == Some(&Kind::Control)
