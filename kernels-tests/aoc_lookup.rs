@@ -10,8 +10,8 @@ fn planted_faults_are_caught() {
     let shared = [
         ("+ log_rows", "- log_rows"),
         ("best.second > GAP", "best.second < GAP"),
-        ("turn % R, lane", "0u, lane"),
-        ("is_of_trials(position) {", "!is_of_trials(position) {"),
+        ("select(turn % R,", "select(0u,"),
+        ("= is_of_trials(position)", "= !is_of_trials(position)"),
         ("far[tree - 1u].x == at.size", "far[tree - 1u].x == 2u * at.size"),
     ];
     let by_workgroup = [("/ all[r]", ""), ("ranks[other] > ranks[c]", "ranks[other] < ranks[c]")];

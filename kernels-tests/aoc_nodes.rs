@@ -10,7 +10,8 @@ fn planted_faults_are_caught() {
     catches(
         "aoc_nodes",
         &[
-            ("k / f32(children)", "k"),
+            ("mean[d] /= f32(children)", "mean[d] /= 2.0"),
+            ("is_value { mean", "!is_value { mean"),
             ("select(2u * node, LEAF * i", "select(2u * node, LEAF * node"),
             ("nodes + node / PAGE", "nodes"),
         ],

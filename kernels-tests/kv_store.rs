@@ -58,11 +58,11 @@ fn planted_faults_are_caught() {
             ("<< 4u", "<< 3u"),
             ("dims >= D4", "dims > D4"),
             ("head % G) * D4 + dims", "head) * D4 + dims"),
-            ("if head < G { k_pages[at] = q", "if head <= G { k_pages[at] = q"),
+            ("if is_value { v_pages[at] = q", "if !is_value { v_pages[at] = q"),
             ("pack2x16float(scales); } else", "pack2x16float(scales.yx); } else"),
             ("j * OF_SCALES", "j"),
             ("slot % PAGE", "(slot + 1u) % PAGE"),
-            ("least = min(least, x[d])", "least = x[d]"),
+            ("least = min(least, of_block[d])", "least = of_block[d]"),
         ],
     );
     catches_any_fault("kv_store");

@@ -4,6 +4,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use farpast::Error;
+use farpast::attention::Attention;
+use farpast::attention::aoc::AocOptions;
 use farpast::chat::tokenizer;
 use farpast::engine::{Backend, Engine, EngineOptions};
 use farpast::memory::{Bytes, Element};
@@ -169,6 +171,40 @@ fn requests_get_in_any_company_what_they_get_alone() {
 }
 
 #[test]
+fn requests_of_all_kinds_of_attention_run_together_and_every_page_comes_back() {
+    let (mut scheduler, handle) =
+        scheduler(EngineOptions { aoc: true, context: 2048, batch: 128, sequences: 4, kv: Element::F32, ..options() });
+    let (mut random, total) = (Random(12), handle.stats().pages);
+    let prompts: Vec<_> = (0..3).map(|_| prompt(&mut random, 1300)).collect();
+    let aoc = |budget| Attention::Aoc(AocOptions { local: 64, budget, ..AocOptions::default() });
+    let request = |prompt: &Vec<u32>, attention| Request {
+        attention,
+        ignore_end: true,
+        max_tokens: Some(30),
+        ..Request::new(prompt.clone())
+    };
+    let alone: Vec<_> = prompts
+        .iter()
+        .map(|prompt| {
+            let asked = ask(&handle, request(prompt, Attention::Dense));
+            run(&mut scheduler);
+            asked.outcome().unwrap().ids
+        })
+        .collect();
+    // All rows read is as good as dense; what was computed so serves others as far as no tree had a part in it.
+    let kinds = [Attention::Dense, aoc(1 << 20), Attention::Window(64), aoc(150)];
+    let asked: Vec<_> = (0..4).map(|i| ask(&handle, request(&prompts[i % 3], kinds[i]))).collect();
+    run(&mut scheduler);
+    let found: Vec<_> = asked.iter().map(|asked| asked.outcome().unwrap()).collect();
+    assert_eq!([&found[0].ids, &found[1].ids], [&alone[0], &alone[1]]);
+    assert!(found.iter().all(|found| found.ids.len() == 30 && found.usage.cached >= 1280), "{found:?}");
+    let asked = ask(&handle, request(&prompt(&mut random, 1400), aoc(150)));
+    run(&mut scheduler);
+    assert_eq!(asked.outcome().unwrap().usage.drawn, 30);
+    assert_eq!(handle.stats().free_pages, total);
+}
+
+#[test]
 fn a_cancelled_request_is_gone_in_two_steps_and_its_pages_are_free() {
     let (mut scheduler, handle) = scheduler(options());
     let mut random = Random(5);
@@ -291,6 +327,7 @@ fn what_cannot_be_computed_is_refused_at_once() {
         (Request { stop: vec!["a".into(); 17], ..Request::new(vec![1]) }, "at most 16"),
         (Request { sampling: sampling(f32::NAN, 1.0), ..Request::new(vec![1]) }, "temperature"),
         (Request { sampling: sampling(1.0, 1.5), ..Request::new(vec![1]) }, "top-p"),
+        (Request { attention: Attention::Aoc(AocOptions::default()), ..Request::new(vec![1]) }, "without aoc"),
     ] {
         let error = submit(request).unwrap_err();
         assert!(matches!(error, Error::Request { .. }) && error.to_string().contains(expected), "{error}");

@@ -27,11 +27,15 @@ pub enum Attention {
 }
 
 impl Attention {
-    /// An error where no session could run so on a model whose layers with a window see `window` positions (0: it has none).
-    pub fn check(&self, window: usize) -> Result<()> {
+    /// An error where no session could run so on an engine with anchors, or without, and of a model whose layers with a window see
+    /// `window` positions (0: it has none).
+    pub fn check(&self, window: usize, has_anchors: bool) -> Result<()> {
         let local = match self {
             Attention::Dense => return Ok(()),
             Attention::Window(local) => *local,
+            Attention::Aoc(_) if !has_anchors => {
+                return Err(Error::request("attention", "dense or window: the engine was loaded without aoc", "aoc"));
+            }
             Attention::Aoc(options) => {
                 options.check()?;
                 options.local

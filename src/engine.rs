@@ -262,13 +262,13 @@ impl Engine {
     /// An empty session that attends so. [`Attention::Aoc`] takes an engine that was loaded with [`EngineOptions::aoc`], and of a
     /// model that has layers without a sliding window.
     pub fn session_with(&self, attention: Attention) -> Result<Session> {
-        attention.check(self.config.window)?;
-        match attention {
-            Attention::Aoc(_) if self.io.attention.far.is_none() => {
-                Err(Error::request("attention", "dense or window: the engine was loaded without aoc", "aoc"))
-            }
-            _ => Ok(Session::new(&self.pool, attention)),
-        }
+        attention.check(self.config.window, self.has_anchors())?;
+        Ok(Session::new(&self.pool, attention))
+    }
+
+    /// Whether it was loaded with [`EngineOptions::aoc`].
+    pub fn has_anchors(&self) -> bool {
+        self.io.attention.far.is_some()
     }
 
     /// Runs one step: a share of each session's pending tokens, decode before prefill, within the batch. A session whose

@@ -193,6 +193,14 @@ fn blocks_spec(spec: Spec, element: Element) -> Spec {
     spec.include(include_str!("../shaders/common/kv_blocks.wgsl")).include(of_element)
 }
 
+/// With the files by which rows of KV of this kind are copied.
+fn kv_copy_spec(spec: Spec, element: Element) -> Spec {
+    match element.is_blocks() {
+        true => blocks_spec(spec, element).include(include_str!("../shaders/common/copy_blocks.wgsl")),
+        false => spec.include(kv_include(element)).include(include_str!("../shaders/common/copy_elements.wgsl")),
+    }
+}
+
 /// With the files by which rows of KV of this kind are written.
 fn kv_put_spec(spec: Spec, element: Element) -> Spec {
     spec.include(match element.is_blocks() {

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use self::queue::Queue;
 pub use self::stats::{Histogram, Stats};
+use crate::attention::Attention;
 use crate::engine::{Drawn, Engine, Launched, check_alternatives, check_drawn, check_ids, shares};
 use crate::error::{Error, Result};
 use crate::kv::PAGE;
@@ -35,6 +36,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// How they are drawn.
     pub sampling: Sampling,
+    /// What they attend to. With anchors of the far past, answers depend a little on when trees were built, and so on the company.
+    pub attention: Attention,
     /// With how many alternatives the logprobs of each are wanted, if they are.
     pub logprobs: Option<usize>,
     /// The text ends before the first of these.
@@ -53,6 +56,7 @@ impl Request {
             prompt,
             max_tokens: None,
             sampling: Sampling::default(),
+            attention: Attention::Dense,
             logprobs: None,
             stop: Vec::new(),
             ignore_end: false,
@@ -161,6 +165,9 @@ struct Shared {
     limits: Limits,
     vocab: usize,
     context: usize,
+    /// Of layers with a sliding window.
+    window: usize,
+    has_anchors: bool,
     waiting: AtomicUsize,
     stats: Mutex<Stats>,
 }
@@ -225,8 +232,9 @@ impl Handle {
 
     fn check(&self, request: &Request) -> Result<()> {
         let limits = self.shared.limits;
-        let Request { prompt, max_tokens, sampling, logprobs, stop, .. } = request;
+        let Request { prompt, max_tokens, sampling, attention, logprobs, stop, .. } = request;
         sampling.check(self.shared.vocab)?;
+        attention.check(self.shared.window, self.shared.has_anchors)?;
         check_alternatives(*logprobs)?;
         self.check_prompt(prompt)?;
         if *max_tokens == Some(0) {
@@ -340,6 +348,8 @@ impl Scheduler {
             limits,
             vocab: engine.config().vocab,
             context: engine.capacity().context,
+            window: engine.config().window,
+            has_anchors: engine.has_anchors(),
             waiting: AtomicUsize::new(0),
             stats: Mutex::new(stats.clone()),
         });
@@ -380,7 +390,7 @@ impl Scheduler {
         self.drop_cancelled();
         let result = self.ready().and_then(|()| {
             self.embed()?;
-            self.admit();
+            self.admit()?;
             let ahead = self.engine.as_ref().map_or(1, |engine| if engine.gpu().is_some() { AHEAD } else { 1 });
             let began = self.begin()?;
             if self.flights.len() >= ahead || !began { self.end() } else { Ok(()) }
@@ -461,11 +471,11 @@ impl Scheduler {
     }
 
     /// Begins requests while there is room for them.
-    fn admit(&mut self) {
-        let Some(engine) = &mut self.engine else { return };
+    fn admit(&mut self) -> Result<()> {
+        let Some(engine) = &mut self.engine else { return Ok(()) };
         if !self.texts.is_empty() && !self.running.is_empty() {
             // The next text gets the pages of those that end.
-            return;
+            return Ok(());
         }
         while self.running.len() < engine.capacity().sequences {
             // Each that runs may soon need one more.
@@ -474,22 +484,24 @@ impl Scheduler {
             let mut job = if let Some(job) = self.preempted.front() {
                 // What it has drawn on the device may not all be known yet.
                 if job.in_flight > 0 || !fits(job.tokens()) {
-                    return;
+                    return Ok(());
                 }
-                let Some(job) = self.preempted.pop_front() else { return };
+                let Some(job) = self.preempted.pop_front() else { return Ok(()) };
                 job
             } else {
                 let shares = |job: &&Job| shares_more(engine, &self.running, job.tokens());
-                let Some((turn, job)) = self.waiting.fronts().enumerate().find(|(_, job)| !shares(job)) else { return };
+                let Some((turn, job)) = self.waiting.fronts().enumerate().find(|(_, job)| !shares(job)) else {
+                    return Ok(());
+                };
                 // Whose turn it is waits for room; nobody goes before.
                 if !fits(job.tokens()) {
-                    return;
+                    return Ok(());
                 }
-                let Some(mut job) = self.waiting.take(turn) else { return };
+                let Some(mut job) = self.waiting.take(turn) else { return Ok(()) };
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 self.begun += 1;
                 job.number = self.begun;
-                let session = job.session.insert(engine.session());
+                let session = job.session.insert(engine.session_with(job.request.attention)?);
                 session.sampling = job.request.sampling.clone();
                 session.logprobs = job.request.logprobs;
                 session.push(&job.request.prompt);
@@ -502,6 +514,7 @@ impl Scheduler {
             }
             self.running.push(job);
         }
+        Ok(())
     }
 
     /// Begins a step of what all requests are at; false where none can go on before an earlier step has ended.

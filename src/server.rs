@@ -38,6 +38,7 @@ use self::answer::{Choice, Head, Kind};
 use self::fields::Fields;
 use self::refusal::{Refusal, Result, json_response};
 use self::request::{ChatRequest, Common, CompletionRequest, EmbeddingRequest, Prompt};
+use crate::attention::Attention;
 use crate::error::Error;
 use crate::sampler::{BREAKERS, Sampling};
 use crate::scheduler::{self, Event, Handle, Pooling, Ticket};
@@ -52,6 +53,8 @@ pub struct ServerOptions {
     pub cors: Option<String>,
     /// How embeddings are made.
     pub pooling: Pooling,
+    /// What tokens of requests attend to.
+    pub attention: Attention,
     /// Bytes of a request.
     pub body: usize,
     /// How long requests may take to end once the server is asked to.
@@ -60,7 +63,8 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { api_key: None, cors: None, pooling: Pooling::default(), body: 8 << 20, drain: Duration::from_secs(30) }
+        let (pooling, attention) = Default::default();
+        Self { api_key: None, cors: None, pooling, attention, body: 8 << 20, drain: Duration::from_secs(30) }
     }
 }
 
@@ -395,6 +399,7 @@ impl Service {
                     prompt: prompt.clone(),
                     max_tokens: common.max_tokens,
                     sampling: Sampling { seed, ..sampling.clone() },
+                    attention: self.options.attention,
                     logprobs: common.logprobs,
                     stop: common.stop.clone(),
                     ignore_end: common.ignore_end,

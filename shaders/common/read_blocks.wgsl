@@ -17,12 +17,3 @@ fn key_scale(head: u32, j: u32, block: u32) -> f32 {
 fn value_scale(head: u32, j: u32, block: u32) -> f32 {
     return unpack2x16float(v_pages[scales_at(head, j, block)] >> (16u * (block % 2u))).x;
 }
-
-// Unit i of a row, of those it is copied by.
-const UNITS = OF_Q + OF_SCALES;
-
-fn unit_at(row: u32, i: u32) -> u32 {
-    let head = row / PAGE;
-    let j = row % PAGE;
-    return select(scales_at(head, j, 0u) + i - OF_Q, quants_at(head, j, 0u) + i, i < OF_Q);
-}

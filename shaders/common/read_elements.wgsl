@@ -17,10 +17,3 @@ fn key_scale(_head: u32, _j: u32, _block: u32) -> f32 {
 fn value_scale(_head: u32, _j: u32, _block: u32) -> f32 {
     return 1.0;
 }
-
-// Unit i of a row, of those it is copied by.
-const UNITS = D4;
-
-fn unit_at(row: u32, i: u32) -> u32 {
-    return row * D4 + i;
-}

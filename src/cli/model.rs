@@ -224,14 +224,15 @@ impl EngineArgs {
     /// what it was trained for, if that is less.
     pub fn load(&self, weights: &Weights, usual: usize) -> Result<Engine> {
         let engine = self.load_sized(weights, self.on_cpu(weights, usual)?)?;
-        match self.attention.attention() {
+        match self.kind() {
             Attention::Dense => {}
             other => note(format_args!("attention  {other}")),
         }
         Ok(engine)
     }
 
-    /// As [`load`](Self::load), for so many sequences, which share pages for `tokens` tokens, or for four contexts.
+    /// As [`load`](Self::load), for so many sequences, which share pages for `tokens` tokens, or for four contexts, or have one each with
+    /// anchors.
     pub fn load_shared(
         &self,
         weights: &Weights,
@@ -240,9 +241,12 @@ impl EngineArgs {
         tokens: Option<usize>,
     ) -> Result<Engine> {
         let one = self.on_cpu(weights, usual)?;
-        let tokens = tokens.unwrap_or(one.context.saturating_mul(sequences.min(4)));
         let batch = if self.batch_size.is_none() { one.batch.max(sequences) } else { one.batch };
-        let pages = tokens.div_ceil(PAGE);
+        // Anchors and trees under way take more than tokens do: as much as the engine counts.
+        let pages = match tokens {
+            None if one.aoc => 0,
+            tokens => tokens.unwrap_or(one.context.saturating_mul(sequences.min(4))).div_ceil(PAGE),
+        };
         self.load_sized(weights, EngineOptions { sequences, pages, batch, ..one })
     }
 
@@ -271,13 +275,9 @@ impl EngineArgs {
         Self { attention, ..self.clone() }
     }
 
-    /// An error where another attention is asked for.
-    #[cfg(feature = "server")]
-    pub fn expect_dense(&self) -> Result<()> {
-        match self.attention.attention() {
-            Attention::Dense => Ok(()),
-            other => Err(Error::request("attention of requests to a server", "dense", other)),
-        }
+    /// What tokens attend to.
+    pub fn kind(&self) -> Attention {
+        self.attention.attention()
     }
 
     /// Anchored attention as asked, with another budget.
@@ -287,7 +287,7 @@ impl EngineArgs {
 
     /// A session that attends as asked.
     pub fn session(&self, engine: &Engine) -> Result<Session> {
-        engine.session_with(self.attention.attention())
+        engine.session_with(self.kind())
     }
 
     /// What [`load`](Self::load) would begin with; no device is opened.

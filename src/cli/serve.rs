@@ -65,7 +65,6 @@ enum PoolingArg {
 }
 
 pub fn run(options: &Options) -> Result<ExitCode> {
-    options.engine.expect_dense()?;
     let weights = options.model.open()?;
     let tokenizer = Arc::new(tokenizer(&weights)?);
     let template = match template(&weights, &tokenizer) {
@@ -103,6 +102,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             PoolingArg::Mean => Pooling::Mean,
             PoolingArg::Last => Pooling::Last,
         },
+        attention: options.engine.kind(),
         body: options.max_body,
         drain: Duration::from_secs(options.drain),
     };

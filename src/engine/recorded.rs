@@ -66,7 +66,7 @@ impl Recorded {
     pub(super) fn with(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>, tile: Tile) -> Result<Self> {
         let config = Config::read(weights)?;
         let capacity = capacity(&config, options, caps);
-        check(&capacity, &config)?;
+        check(&capacity, &config, options.aoc)?;
         check_maths(options.maths, caps)?;
         let tile = Tile { maths: options.maths, ..tile };
         let cover = options.aoc.then(|| cover(&config, &capacity, tile)).transpose()?;
@@ -94,7 +94,7 @@ impl Recorded {
 pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Caps>) -> Result<()> {
     let config = Config::read(weights)?;
     let wanted = capacity(&config, options, caps);
-    check(&wanted, &config)?;
+    check(&wanted, &config, options.aoc)?;
     let cover = options.aoc.then(|| cover(&config, &wanted, tile(caps))).transpose()?;
     // Anchors take a page for every four.
     let unit = if options.aoc { 4 } else { 1 };
@@ -131,19 +131,25 @@ pub fn expect_fits(weights: &Weights, options: &EngineOptions, caps: Option<&Cap
     })
 }
 
-/// Pages of the pool where each sequence has `n` pages of positions: with anchors and a tree under way, of as many rows as the largest
-/// of contexts of `context` positions.
+/// Pages of the pool where each sequence has `n` pages of positions, of contexts of `context` positions.
 fn pool_pages(options: &EngineOptions, attention: AttentionDims, n: usize, context: usize) -> usize {
-    let group = attention.heads / attention.kv_heads;
+    match options.pages {
+        0 => options.sequences.saturating_mul(sequence_pages(options.aoc, attention, n, context)),
+        pages => pages,
+    }
+}
+
+/// Pages of a sequence that has `n` pages of positions: with anchors, kept queries and a tree under way, of as many rows as the largest
+/// of contexts of `context` positions.
+fn sequence_pages(aoc: bool, attention: AttentionDims, n: usize, context: usize) -> usize {
     let with_anchors = |n: usize| n.saturating_add(n.div_ceil(4));
-    let of_sequence = match options.aoc {
+    match aoc {
         true => {
-            let building = with_anchors(aoc::largest(context) / PAGE) + Cover::kept_pages(group);
-            with_anchors(n).saturating_add(building)
+            let kept = Cover::kept_pages(attention.heads / attention.kv_heads);
+            with_anchors(n).saturating_add(with_anchors(aoc::largest(context) / PAGE) + kept)
         }
         false => n,
-    };
-    if options.pages == 0 { options.sequences.saturating_mul(of_sequence) } else { options.pages }
+    }
 }
 
 /// Bytes for a context of one page, for each further one, and for each further run of them.
@@ -250,7 +256,7 @@ fn check_maths(maths: Maths, caps: Option<&Caps>) -> Result<()> {
 }
 
 /// Refuses sizes that no step could use.
-fn check(c: &Capacity, config: &Config) -> Result<()> {
+fn check(c: &Capacity, config: &Config, aoc: bool) -> Result<()> {
     let at_least = |what: &str, n: usize, least: usize| match n {
         n if n >= least => Ok(()),
         n => Err(Error::request(what, format!("at least {least}"), n)),
@@ -262,7 +268,7 @@ fn check(c: &Capacity, config: &Config) -> Result<()> {
     if c.tokens > u16::MAX as usize {
         return Err(Error::request("batch", format!("at most {}", u16::MAX), c.tokens));
     }
-    at_least("pages", c.pages, c.of(Count::Pages))?;
+    at_least("pages", c.pages, sequence_pages(aoc, config.attention, c.of(Count::Pages), c.context))?;
     // Page slots and list entries are u32 on the device.
     if c.pages > u32::MAX as usize / PAGE / 2 {
         return Err(Error::request("pages", format!("at most {}", u32::MAX as usize / PAGE / 2), c.pages));

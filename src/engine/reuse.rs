@@ -1,7 +1,6 @@
 //! Prefixes that sessions share: [`Engine::keep`] after a session has computed something, [`Engine::recall`] before another does.
 
 use super::Engine;
-use crate::attention::Attention;
 use crate::error::{Error, Result};
 use crate::kv::PAGE;
 use crate::prefix::PrefixCounts;
@@ -13,7 +12,7 @@ impl Engine {
     pub fn recall(&mut self, session: &mut Session) -> usize {
         let tokens = session.tokens();
         let all_but_last = &tokens[..tokens.len().saturating_sub(1)];
-        if session.table.is_empty() && session.attention() == Attention::Dense {
+        if session.table.is_empty() {
             session.table = self.prefixes.find(all_but_last);
         }
         session.table.len()
@@ -29,9 +28,10 @@ impl Engine {
         (tokens.len() + 1).div_ceil(PAGE) - self.prefixes.in_use(&tokens[..tokens.len().saturating_sub(1)])
     }
 
-    /// Keeps the full pages of what `session` has computed, for sessions to come, until their place is needed.
+    /// Keeps the full pages of what `session` has computed, for sessions to come, until their place is needed. Once it has given a page of
+    /// its past back, what it computes is not what others would.
     pub fn keep(&mut self, session: &Session) {
-        if session.attention() == Attention::Dense {
+        if session.table.near() == PAGE {
             self.prefixes.keep(session.tokens(), &session.table);
         }
     }

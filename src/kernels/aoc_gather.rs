@@ -1,8 +1,8 @@
 //! Copies keys and values of a tree's rows to pages of its own, in its order: row i of head g from page slot
 //! `source[order[g, i]]`.
 
-use super::aoc_lookup::{Cover, CoverTensors, kv_spec};
-use super::{AttentionDims, kv_row};
+use super::aoc_lookup::{Cover, CoverTensors, slots_spec};
+use super::{AttentionDims, kv_copy_spec, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, Tensor, TensorDesc};
@@ -28,7 +28,7 @@ impl Recorder<'_> {
     /// `kv`: k and v pages of a layer.
     pub fn aoc_gather(&mut self, d: AttentionDims, cover: Cover, tensors: CoverTensors, kv: [Tensor; 2]) {
         let element = self.desc(kv[0]).element;
-        let spec = kv_spec(d, element).u32("CAPACITY", cover.rows);
+        let spec = kv_copy_spec(slots_spec(d), element).u32("CAPACITY", cover.rows);
         let units = if element.is_blocks() { element.row_bytes(d.head_dim) / 4 } else { d.head_dim / 4 };
         let groups = [Extent::Fixed(units.div_ceil(16)), Extent::Per(Count::Rows, 4), Extent::Fixed(d.kv_heads)];
         let CoverTensors { source, order, pages, .. } = tensors;

@@ -174,8 +174,13 @@ impl FarInputs {
 
 /// What kernels know that read slots of pages of `element`.
 pub(super) fn kv_spec(d: AttentionDims, element: Element) -> Spec {
-    let spec = Spec::default().u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE);
-    kv_read_spec(spec, element).include(SLOTS)
+    kv_read_spec(slots_spec(d), element).include(include_str!("../../shaders/common/rows_read.wgsl"))
+}
+
+/// What kernels know that name slots of pages.
+pub(super) fn slots_spec(d: AttentionDims) -> Spec {
+    let spec = Spec::default().include(SLOTS);
+    spec.u32("D4", d.head_dim / 4).u32("G", d.kv_heads).u32("PAGE", Capacity::PAGE)
 }
 
 /// With the constants that say which queries are kept.

@@ -141,7 +141,8 @@ fn nibble(j: usize) -> usize {
 
 /// d of a block of these elements.
 fn scale_of(element: Element, block: &[f32]) -> f16 {
-    let extreme = block.iter().fold(0f32, |most, x| if x.abs() > most.abs() { *x } else { most });
+    let ends = block.iter().fold([0f32; 2], |[least, most], x| [least.min(*x), most.max(*x)]);
+    let extreme = if ends[1] > -ends[0] { ends[1] } else { ends[0] };
     let scale = match element {
         Element::Q8_0 => f64::from(extreme.abs()) / 127.0,
         _ => f64::from(extreme) / -8.0,

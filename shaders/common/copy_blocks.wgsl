@@ -1,0 +1,10 @@
+// Copies rows of keys and values that are stored in blocks, unit by unit.
+alias Kv = u32;
+
+const UNITS = OF_Q + OF_SCALES;  // of a row
+
+fn unit_at(row: u32, i: u32) -> u32 {
+    let head = row / PAGE;
+    let j = row % PAGE;
+    return select(scales_at(head, j, 0u) + i - OF_Q, quants_at(head, j, 0u) + i, i < OF_Q);
+}
