@@ -99,6 +99,41 @@ fn quantised_keys_and_values_take_the_memory_that_inspect_says() {
 }
 
 #[test]
+fn a_prompt_is_computed_once_where_it_is_kept_in_a_file() {
+    let model = Model::new("prompt_cache", &toy(None));
+    let file = model.path().to_string() + ".session";
+    let prompt = "A prompt that fills two pages of 16 tokens";
+    let run = |command: &str, flags: &[&str]| {
+        let common = ["--device", "cpu", "-c", "128", "--temp", "0", "-n", "5", "--prompt-cache", &file];
+        model.run(command, &[&common[..], flags].concat())
+    };
+    let generate = |text: &str| {
+        let answer = parse(&ok(&run("generate", &["--json", "-p", text])));
+        (answer["text"].clone(), answer["cached_tokens"].as_u64().unwrap())
+    };
+    let (answer, cached) = generate(prompt);
+    assert_eq!(cached, 0);
+    let written = std::fs::read(&file).unwrap();
+    assert_eq!(generate(prompt), (answer, 32));
+    // What begins otherwise shares as much, and is kept instead; the beginning of a prompt is kept already.
+    assert_eq!(generate(&prompt[..40]).1, 32);
+    assert_eq!(std::fs::read(&file).unwrap(), written);
+    assert_eq!(generate(&format!("{}, or three of them at least", &prompt[..20])).1, 20);
+    assert_ne!(std::fs::read(&file).unwrap(), written);
+
+    std::fs::remove_file(&file).unwrap();
+    let answers = ["Hello", "Hello"].map(|text| run("chat", &["-p", text]));
+    let [first, second] = answers.each_ref().map(ok);
+    let notes = answers.map(|answer| text(&answer.stderr));
+    assert!(first == second && !notes[0].contains("prompt cache") && notes[1].contains("prompt cache"), "{notes:?}");
+
+    let written = std::fs::read(&file).unwrap();
+    fails(&run("generate", &["-p", "x", "-ctk", "q8_0"]), "KV format: expected q8_0, found f16");
+    fails(&run("generate", &["-p", "x", "--attention", "window"]), "attention with --prompt-cache: expected dense");
+    assert_eq!(std::fs::read(&file).unwrap(), written);
+}
+
+#[test]
 fn inspect_shows_the_file_and_what_it_becomes() {
     let model = Model::new("inspect", &toy(None));
     let sizes = ["--device", "cpu", "-c", "64", "-b", "48", "--kv", "f32"];

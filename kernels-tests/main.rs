@@ -58,6 +58,7 @@ mod safetensors;
 mod safetensors_writer;
 mod sample;
 mod sampler;
+mod saved;
 mod scheduler;
 #[cfg(feature = "server")]
 mod server;

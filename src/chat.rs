@@ -113,7 +113,7 @@ pub struct Totals {
 
 impl Conversation {
     /// Without messages but for the system's, if there is one.
-    /// `session` is an empty one.
+    /// `session` is an empty one, or one that holds what the messages may begin with.
     pub fn new(session: Session, weights: &Weights, system: Option<&str>) -> Result<Self> {
         let tokenizer = tokenizer(weights)?;
         let template = template(weights, &tokenizer)?;
@@ -137,6 +137,11 @@ impl Conversation {
     /// Positions of the context in use.
     pub fn tokens(&self) -> usize {
         self.session.tokens().len()
+    }
+
+    /// The session that holds their tokens.
+    pub fn session(&self) -> &Session {
+        &self.session
     }
 
     /// Work done so far.

@@ -15,6 +15,7 @@ mod interrupt;
 mod model;
 mod output;
 mod perplexity;
+mod prompt_cache;
 mod pull;
 #[cfg(feature = "server")]
 mod serve;

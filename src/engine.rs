@@ -7,6 +7,7 @@ mod profile;
 mod recorded;
 mod replay;
 mod reuse;
+mod saved;
 mod testing;
 mod trees;
 mod tune;
@@ -113,6 +114,8 @@ pub enum Loading {
 /// A loaded model.
 pub struct Engine {
     config: Config,
+    /// See [`Recorded`].
+    identity: [u8; 32],
     memory: Memory,
     io: Io,
     pool: PagePool,
@@ -206,11 +209,25 @@ impl Engine {
     }
 
     fn new(recorded: Recorded, device: Device) -> Self {
-        let Recorded { config, memory, programs, trees, io } = recorded;
+        let Recorded { config, identity, memory, programs, trees, io } = recorded;
         let pool = PagePool::new(memory.capacity.pages);
         let prefixes = PrefixCache::new(&pool);
         let (building, trying, credit) = (None, None, 0);
-        Self { config, memory, io, pool, prefixes, steps: 0, programs, trees, building, trying, credit, device }
+        Self {
+            config,
+            identity,
+            memory,
+            io,
+            pool,
+            prefixes,
+            steps: 0,
+            programs,
+            trees,
+            building,
+            trying,
+            credit,
+            device,
+        }
     }
 
     /// Shapes of the model.

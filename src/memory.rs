@@ -280,6 +280,17 @@ impl Host {
     }
 
     /// The bytes of a tensor that steps write, as the device has them.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Host::F32(v) => bytemuck::cast_slice(v),
+            Host::F16(v) => bytemuck::cast_slice(v),
+            Host::U32(v) => bytemuck::cast_slice(v),
+            Host::Blocks(blocks) => bytemuck::cast_slice(blocks.words()),
+            Host::Weight(_) => panic!("tensor is a weight"),
+        }
+    }
+
+    /// As [`bytes`](Self::bytes), to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Host::F32(v) => bytemuck::cast_slice_mut(v),

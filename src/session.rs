@@ -51,6 +51,11 @@ impl Session {
         &self.tokens[self.table.len().min(self.tokens.len())..]
     }
 
+    /// How many of its tokens are computed.
+    pub fn computed(&self) -> usize {
+        self.tokens.len() - self.pending().len()
+    }
+
     /// What its tokens attend to.
     pub fn attention(&self) -> Attention {
         self.attention

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+use sha2::{Digest, Sha256};
 
 use self::gguf::Gguf;
 pub use self::gguf::{Array, Elements};
@@ -119,6 +120,23 @@ impl Weights {
     /// Whether the checkpoint has this tensor.
     pub fn contains(&self, name: &str) -> bool {
         self.source.find(name).is_some()
+    }
+
+    /// What tells this checkpoint from others: a hash of the names, dims and formats of its tensors, of the format that it is rounded to,
+    /// and of the first bytes of each tensor.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        const BYTES: usize = 4096;
+        let mut hash = Sha256::new();
+        hash.update(format!("{:?}\n", self.quantized.map(|format| format.name)));
+        for (i, entry) in self.tensors().enumerate() {
+            hash.update(format!("{:?}\n", (entry.name, &entry.dims, &entry.format_name)));
+            let Some(format) = entry.format else { continue };
+            let cols = entry.dims.last().map_or(1, |cols| *cols as usize);
+            let rows = entry.dims.iter().map(|n| *n as usize).product::<usize>() / cols.max(1);
+            let bytes = self.source.rows(i, format, rows, cols).bytes;
+            hash.update(&bytes[..bytes.len().min(BYTES)]);
+        }
+        hash.finalize().into()
     }
 
     /// The tensor of this name, which must be `rows × cols` in a supported format. A vector has one row.

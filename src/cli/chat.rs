@@ -10,6 +10,7 @@ use super::input::{SamplingArgs, TextArgs};
 use super::interrupt::{Stoppable, exit_code};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::{Stream, note, one_line, print};
+use super::prompt_cache::PromptCacheArgs;
 use crate::chat::{Answer, Conversation, End};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -32,6 +33,8 @@ pub struct Options {
     sampling: SamplingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    cache: PromptCacheArgs,
 }
 
 /// Without `-c` a conversation sees this many tokens, unless the model was trained for fewer.
@@ -52,19 +55,22 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     let weights = options.model.open()?;
     let mut engine = options.engine.load(&weights, CONTEXT)?;
-    let mut conversation =
-        Conversation::new(options.engine.session(&engine)?, &weights, options.system_prompt.as_deref())?;
+    let empty = options.engine.session(&engine)?;
+    let session = options.cache.restore(&mut engine, empty)?;
+    let mut conversation = Conversation::new(session, &weights, options.system_prompt.as_deref())?;
     describe(&weights, &engine, conversation.tokenizer().warnings());
     drop(weights);
     let sampling = options.sampling.sampling(conversation.tokenizer());
     conversation.set_sampling(sampling);
-    match text {
+    let code = match text {
         Some(text) => {
             say(&mut engine, &mut conversation, &text, options)?;
-            Ok(exit_code())
+            exit_code()
         }
-        None => converse(&mut engine, &mut conversation, options),
-    }
+        None => converse(&mut engine, &mut conversation, options)?,
+    };
+    options.cache.save(&engine, conversation.session(), 0)?;
+    Ok(code)
 }
 
 fn converse(engine: &mut Engine, conversation: &mut Conversation, options: &Options) -> Result<ExitCode> {

@@ -12,6 +12,7 @@ use super::input::{SamplingArgs, TextArgs};
 use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::{Stream, note, print_json};
+use super::prompt_cache::PromptCacheArgs;
 use crate::chat::{End, Generated, generate, tokenizer};
 use crate::error::{Error, Result};
 use crate::text::{Special, StreamDecoder};
@@ -27,6 +28,8 @@ pub struct Options {
     sampling: SamplingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    cache: PromptCacheArgs,
     /// Print one JSON object at the end: text, why it ended, tokens and seconds
     #[arg(long)]
     json: bool,
@@ -49,9 +52,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         return Err(Error::request("prompt", format!("at most {context} tokens"), prompt.len()));
     }
     let load = began.elapsed();
-    let mut session = options.engine.session(&engine)?;
+    let empty = options.engine.session(&engine)?;
+    let mut session = options.cache.restore(&mut engine, empty)?;
     session.sampling = options.sampling.sampling(&tokenizer);
-    session.push(&prompt);
+    let common = session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+    session.rewind(common);
+    session.push(&prompt[common..]);
+    let cached = session.computed();
     let mut stream = Stream::new();
     let generated = {
         let _stoppable = Stoppable::new();
@@ -62,12 +69,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             false => stream.write(piece),
         })?
     };
-    let Generated { text, end, tokens, prefill, decoded, decode, .. } = generated;
+    let mut computed = session.fork();
+    computed.rewind(prompt.len());
+    options.cache.save(&engine, &computed, cached)?;
+    let Generated { text, end, tokens, prefilled, prefill, decoded, decode } = generated;
     if options.json {
         print_json(&json!({
             "text": text,
             "end": name(end),
             "prompt_tokens": prompt.len(),
+            "cached_tokens": cached.min(prompt.len() - 1),
             "tokens": tokens,
             "context": context,
             "device": engine.device(),
@@ -80,9 +91,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     } else {
         stream.finish(false)?;
         note(format_args!(
-            "prefill of {} {:.1} tokens/s, decode of {decoded} {:.1} tokens/s, ended by {}",
-            prompt.len(),
-            prompt.len() as f64 / prefill.as_secs_f64().max(1e-9),
+            "prefill of {prefilled} {:.1} tokens/s, decode of {decoded} {:.1} tokens/s, ended by {}",
+            prefilled as f64 / prefill.as_secs_f64().max(1e-9),
             decoded as f64 / decode.as_secs_f64().max(1e-9),
             name(end)
         ));

@@ -1,5 +1,7 @@
 //! A checkpoint made ready for a device: what it will allocate and run, before anything is there.
 
+use sha2::{Digest, Sha256};
+
 use super::{EngineOptions, available_memory, trees};
 use crate::attention::aoc;
 use crate::error::{Error, Result};
@@ -23,6 +25,8 @@ pub struct Recorded {
     /// Build trees of anchors: see [`trees`].
     pub(super) trees: Vec<Program>,
     pub(super) io: Io,
+    /// A hash of all that keys and values are made of, but for the device's and the options' ways to round.
+    pub(super) identity: [u8; 32],
 }
 
 /// Bytes on the device.
@@ -79,7 +83,7 @@ impl Recorded {
         };
         let programs = PerMode(Mode::ALL.map(record));
         let trees = trees::programs(&config, &io, &memory, &programs[Mode::Prefill]);
-        Ok(Self { config, memory, programs, trees, io })
+        Ok(Self { identity: identity(weights, &config, &capacity), config, memory, programs, trees, io })
     }
 
     /// Bytes on the device.
@@ -205,6 +209,14 @@ fn capacity(config: &Config, options: &EngineOptions, caps: Option<&Caps>) -> Ca
         kv: options.kv,
         binding: caps.map_or(usize::MAX, |caps| caps.max_binding).min(options.binding),
     }
+}
+
+fn identity(weights: &Weights, config: &Config, capacity: &Capacity) -> [u8; 32] {
+    // Beyond the original context angles may be others: see `models::Declare::rope`.
+    let is_long = capacity.context > config.rope.original_context;
+    let mut hash = Sha256::new_with_prefix(weights.fingerprint());
+    hash.update(format!("{config:?} {is_long}"));
+    hash.finalize().into()
 }
 
 /// How linears are recorded for an adapter with `caps`, or for the references on the CPU.

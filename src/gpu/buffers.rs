@@ -84,21 +84,23 @@ impl Gpu {
     /// Overwrites a tensor from a host copy.
     pub fn write_host(&self, buffers: &Buffers, t: Tensor, host: &Host) -> Result<()> {
         match host {
-            Host::F32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
-            Host::F16(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
-            Host::U32(v) => self.write(buffers, t, bytemuck::cast_slice(v)),
-            Host::Blocks(blocks) => self.write(buffers, t, bytemuck::cast_slice(blocks.words())),
             Host::Weight(w) => {
                 let mut upload = Upload { gpu: self, staging: VecDeque::new() };
                 upload.weight(buffers, t, w, |_| ())?;
                 upload.finish()
             }
+            other => self.write(buffers, t, other.bytes()),
         }
     }
 
     /// Writes `bytes` (a multiple of 4) to the start of a tensor, before anything submitted later.
     pub fn write(&self, buffers: &Buffers, t: Tensor, bytes: &[u8]) -> Result<()> {
-        self.queue.write_buffer(&buffers.tensors[t.0], 0, bytes);
+        self.write_at(buffers, t, 0, bytes)
+    }
+
+    /// Writes `bytes` from byte `offset` of a tensor on (both multiples of 4), before anything submitted later.
+    pub fn write_at(&self, buffers: &Buffers, t: Tensor, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.queue.write_buffer(&buffers.tensors[t.0], offset as u64, bytes);
         self.check()
     }
 
