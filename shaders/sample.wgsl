@@ -34,9 +34,8 @@ var<workgroup> totals: array<f32, CUTS>;
 var<private> row: u32;  // where it begins
 var<private> largest: f32;
 var<private> temperature: f32;
-// What is kept: logits of at least `low` in their ordered form and, where `near`, at most `width` from `mean`.
+// What is kept: logits of at least `low` in their ordered form, at most `width` from `mean`.
 var<private> low: u32;
-var<private> near: bool;
 var<private> mean: f32;
 var<private> width: f32;
 
@@ -46,7 +45,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let want = sampling[group.x];
     row = want.row * STRIDE;
     low = 1u;
-    near = false;
+    width = bitcast<f32>(0x7f800000u | step.zero);
+    largest = 0.0;
+    temperature = 1.0;
+    mean = 0.0;
     let top = argmax(lane, 0.0, 0u);
     if want.temperature == 0.0 {
         if lane == 0u { ids[step.first_id + group.x] = top; }
@@ -58,8 +60,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if want.typical_p < 1.0 {
         let moments = mass(lane);
         mean = moments.y / moments.x;
-        width = bitcast<f32>(0x7fffffffu - largest_cut(lane, false, true, max(want.typical_p * moments.x, LEAST)));
-        near = largest <= 3.4028234e38;
+        // An infinite logit has no probability, and is drawn.
+        let nearest = largest_cut(lane, false, true, max(want.typical_p * moments.x, LEAST));
+        width = select(width, bitcast<f32>(0x7fffffffu - nearest), largest <= 3.4028234e38);
     }
     if want.top_p < 1.0 {
         low = max(low, largest_cut(lane, false, false, max(want.top_p * mass(lane).x, LEAST)));
@@ -73,7 +76,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 }
 
 fn keeps(x: f32) -> bool {
-    return ordered(x) >= low && (!near || distance_of(x) <= width);
+    return ordered(x) >= low && !(distance_of(x) > width);
 }
 
 // Logit over temperature, 0 for the largest.
@@ -123,11 +126,11 @@ fn largest_cut(lane: u32, counted: bool, by_distance: bool, enough: f32) -> u32 
         for (var c = 0u; c < CUTS; c += 1u) { sums[c] = 0.0; }
         for (var i = lane; i < V; i += WG) {
             let x = logits[row + i];
-            if !keeps(x) { continue; }
-            let amount = select(exp(scaled(x)), 1.0, counted);
-            // What is above the cut by three bits; above those of the passes before, all count.
             let key = select(ordered(x), 0x7fffffffu - bitcast<u32>(distance_of(x)), by_distance);
-            let above = select(0u, min((key - cut) >> shift, CUTS), key >= cut);
+            // Below the cut nothing counts any more: after some passes that is nearly everything.
+            if key < cut || !keeps(x) { continue; }
+            let amount = select(exp(scaled(x)), 1.0, counted);
+            let above = min((key - cut) >> shift, CUTS);
             for (var c = 0u; c < CUTS; c += 1u) { sums[c] += select(0.0, amount, above > c); }
         }
         for (var c = 0u; c < CUTS; c += 1u) { partials[lane * CUTS + c] = sums[c]; }
