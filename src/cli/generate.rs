@@ -52,6 +52,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut session = options.engine.session(&engine)?;
     session.sampling = options.sampling.sampling(&tokenizer);
     session.push(&prompt);
+    session.constrain(options.sampling.constraint(&tokenizer, engine.config().vocab)?);
     let mut stream = Stream::new();
     let generated = {
         let _stoppable = Stoppable::new();
