@@ -845,13 +845,16 @@ fn penalized(i: usize, v: usize, n: usize, random: &mut Random) -> Penalized {
         frequency: [0.0, 0.25, -0.5][i / 2 % 3],
         presence: [0.5, 0.0][i % 2],
     };
-    let some =
-        |each: usize, random: &mut Random| -> TokenSet { (0..v as u32).filter(|_| random.below(each) == 0).collect() };
+    let some = |each: usize, random: &mut Random| -> TokenSet {
+        // One of those that repeat, and others.
+        let last = (part - 1) * spread;
+        (0..v).filter(|id| random.below(each) == 0 || *id == last).map(|id| id as u32).collect()
+    };
     let dry = Dry {
         multiplier: [0.8, 0.0, 0.3][i / 4 % 3],
         base: [1.75, 1.0, 2.5][i % 3],
         allowed_length: [2, 0, 1, 5][i % 4],
-        last_n: [usize::MAX, 33, 1][i % 3],
+        last_n: [usize::MAX, usize::MAX, 33, 1][i / 2 % 4],
         breakers: if i.is_multiple_of(2) { some(3, random) } else { TokenSet::default() },
     };
     let logit_bias = (0..[0, 3, 9][i % 3]).map(|_| (random.below(v) as u32, random.signed(4.0))).collect();

@@ -2,16 +2,19 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use farpast::chat::generate;
 use farpast::engine::{Backend, Engine, EngineOptions, Recorded};
 use farpast::fetch;
 use farpast::kernel::Step;
 use farpast::memory::{Bytes, Element};
 use farpast::models::ARCHITECTURES;
 use farpast::program::Mode;
-use farpast::sampler::Sampling;
+use farpast::sampler::{Dry, Penalties, Sampling};
+use farpast::text::StreamDecoder;
 use farpast::weights::Weights;
 use serde_json::{Value, json};
 
@@ -53,6 +56,62 @@ fn generate_goes_on_as_the_engine_does() {
     assert_eq!((&answer["end"], &answer["prompt_tokens"], &answer["tokens"]), (&json!("limit"), &json!(5), &json!(12)));
     assert_eq!((&answer["context"], &answer["device"]), (&json!(CONTEXT), &json!("CPU interpreter")));
     assert!(answer["seconds"]["prefill"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn every_flag_of_sampling_says_how_tokens_are_drawn() {
+    let model = Model::new("sampling", &toy(None));
+    let flags = "--device cpu -n 24 -s 5 --temp 0.9 --top-k 90 --typical 0.97 --top-p 0.98 --min-p 0.001 --repeat-last-n -1 \
+                 --repeat-penalty 1.3 --presence-penalty 0.2 --frequency-penalty -0.1 --dry-multiplier 0.8 --dry-base 1.5 \
+                 --dry-allowed-length 1 --dry-penalty-last-n 50 --dry-sequence-breaker a --dry-sequence-breaker o -l 65+2.5 -l 66-90";
+    let flags: Vec<_> = flags.split_whitespace().collect();
+    let asked = ok(&model.run("generate", &[&flags[..], &["-p", "Once Once On"]].concat()));
+    let breakers = [b'a', b'o'].map(u32::from).into_iter().collect();
+    let mut engine = model.engine(Element::F16);
+    let mut session = engine.session();
+    session.sampling = Sampling {
+        temperature: 0.9,
+        top_k: 90,
+        typical_p: 0.97,
+        top_p: 0.98,
+        min_p: 0.001,
+        penalties: Penalties { last_n: usize::MAX, repeat: 1.3, presence: 0.2, frequency: -0.1 },
+        dry: Dry { multiplier: 0.8, base: 1.5, allowed_length: 1, last_n: 50, breakers },
+        logit_bias: vec![(65, 2.5), (66, -90.0)],
+        seed: 5,
+    };
+    session.push(&"Once Once On".bytes().map(u32::from).collect::<Vec<_>>());
+    let tokenizer = farpast::chat::tokenizer(&model.weights()).unwrap();
+    let each = |_: &str| ControlFlow::Continue(());
+    let expected =
+        generate(&mut engine, &mut session, &tokenizer, StreamDecoder::continuing(), Some(24), each).unwrap();
+    assert_eq!(asked, expected.text);
+    for (flag, value) in
+        [("--min-p", "2"), ("--repeat-penalty", "0"), ("--dry-base", "0.5"), ("-l", "a+1"), ("-l", "5")]
+    {
+        let refused = model.run("generate", &["--device", "cpu", "-p", "a", flag, value]);
+        assert!(!refused.status.success(), "{flag} {value}");
+    }
+    fails(&model.run("generate", &["--device", "cpu", "-n", "1", "-p", "a", "-l", "999999+1"]), "logit bias");
+}
+
+#[test]
+fn generate_and_chat_follow_a_schema_or_a_grammar() {
+    let model = Model::new("grammar", &toy(None));
+    let file = Temporary::new("grammar.lark", b"start: \"left\" | \"right\"");
+    let schema = r#"{"enum": ["left", "right"]}"#;
+    for (command, flags, expected) in [
+        ("generate", ["--json-schema", schema], ["\"left\"", "\"right\""]),
+        ("generate", ["--grammar", "start: \"left\" | \"right\""], ["left", "right"]),
+        ("chat", ["--grammar-file", file.path()], ["left", "right"]),
+    ] {
+        let text = ok(&model.run(command, &[&["--device", "cpu", "-p", "a"][..], &flags].concat()));
+        assert!(expected.contains(&text.trim()), "{command} {flags:?}: {text}");
+    }
+    let wrong = [["--json-schema", "{"], ["--json-schema", r#"{"type": "nonsense"}"#], ["--grammar", "start: nothing"]];
+    for flags in wrong {
+        fails(&model.run("generate", &[&["--device", "cpu", "-p", "a"][..], &flags].concat()), "expected");
+    }
 }
 
 #[test]

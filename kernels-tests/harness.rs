@@ -368,8 +368,18 @@ const MUTATIONS: usize = 12;
 
 /// Lines of which a change of an operator gives an equal result on every input: a guard of an index that is used no more, a
 /// cut that keeps everything either way, ids of lanes that are never equal, a factor that all masses have.
-const NO_FAULT: &[&str] =
-    &["V - 1u)", "if want.top_p < 1.0", "if want.typical_p < 1.0", "best_ids[i] < ", "largest <= ", "(x - largest) / "];
+const NO_FAULT: &[&str] = &[
+    "V - 1u)",
+    "if want.top_p < 1.0",
+    "if want.typical_p < 1.0",
+    "best_ids[i] < ",
+    "largest <= 3",
+    "!(distance_of(x) > width)",
+    "let off = ",
+    "let room = ",
+    "let shift = ",
+    "(x - largest) / ",
+];
 
 /// Each operator of the code, one change at a time: (line, from, to). Loops stay, and what they end with, so that they end.
 fn mutations(text: &str) -> Vec<(String, &'static str, &'static str)> {

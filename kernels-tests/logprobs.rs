@@ -61,7 +61,7 @@ fn planted_faults_are_caught() {
         &[
             ("step.first_id + r", "step.first_id"),
             ("largest + log(sum)", "log(sum)"),
-            ("x == most && i >= first", "x == most && i > first"),
+            ("x == most && i >= from_id", "x == most && i >= from_id - 1u"),
             ("k < wanted", "k + 1u < wanted"),
             ("r * STRIDE", "r * V"),
         ],

@@ -21,6 +21,7 @@ mod cases;
 mod chat;
 #[cfg(feature = "cli")]
 mod cli;
+mod constrained;
 mod cost;
 mod diverge;
 mod drawing;

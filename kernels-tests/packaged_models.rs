@@ -1,8 +1,9 @@
 //! The packaged models against goldens of an independent implementation in f64 (scripts/golden_models.py).
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use farpast::constrain::{Grammar, Grammars};
 use farpast::engine::{Backend, Engine, EngineOptions, Profiled};
 use farpast::gpu::DeviceOptions;
 use farpast::memory::Element;
@@ -313,4 +314,52 @@ fn drawing_takes_little_of_a_decode_step() {
         println!("{name}: {:.1} % of the kernels' time", 100.0 * share);
         assert!(slow() || share < 0.2, "{name}: {share}");
     }
+}
+
+/// One step at a time in turn with free ones, on a device that others use too.
+#[test]
+fn a_constraint_takes_little_of_a_decode_step() {
+    if slow() {
+        return;
+    }
+    let mut engine = engine("smollm2", Backend::Gpu(DeviceOptions::default()), Element::F16);
+    let tokenizer = farpast::chat::tokenizer(&Weights::open(checkpoint("smollm2")).unwrap()).unwrap();
+    let began = Instant::now();
+    let grammars = Grammars::new(&tokenizer, engine.config().vocab).unwrap();
+    let schema = serde_json::json!({
+        "type": "object",
+        "properties": {
+            "items": {
+                "type": "array",
+                "minItems": 40,
+                "items": {
+                    "type": "object",
+                    "properties": { "name": { "type": "string" }, "size": { "enum": ["small", "large"] }, "n": { "type": "number" } },
+                    "required": ["name", "size", "n"],
+                },
+            },
+        },
+        "required": ["items"],
+    });
+    let vocabulary = began.elapsed();
+    let constraint = grammars.constraint(&Grammar::JsonSchema(schema)).unwrap();
+    println!("vocabulary {vocabulary:?}, schema {:?}", began.elapsed() - vocabulary);
+    let prompt = ids(&golden_json("smollm2.json")["prompt"]);
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..3 {
+        for (constrained, best) in [false, true].into_iter().zip(&mut best) {
+            let mut session = engine.session();
+            session.push(&prompt);
+            session.constrain(constrained.then(|| constraint.clone()));
+            engine.step(&mut [&mut session]).unwrap();
+            let began = Instant::now();
+            for _ in 0..40 {
+                engine.step(&mut [&mut session]).unwrap();
+            }
+            *best = best.min(began.elapsed().as_secs_f64());
+        }
+    }
+    let [free, constrained] = best;
+    println!("a constrained step takes {:.3} of a free one's {:.1} ms", constrained / free, 1e3 * free / 40.0);
+    assert!(constrained / free < 1.5, "{constrained} of {free}");
 }

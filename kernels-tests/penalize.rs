@@ -132,7 +132,7 @@ fn planted_faults_are_caught() {
     catches(
         "penalize",
         &[
-            ("want.row * STRIDE", "want.to * STRIDE"),
+            ("want.row * V4", "want.to * V4"),
             ("x * want.repeat, x / want.repeat", "x / want.repeat, x * want.repeat"),
             ("f32(count) * want.frequency", "want.frequency"),
             ("+ want.presence", "- want.presence"),
@@ -144,6 +144,7 @@ fn planted_faults_are_caught() {
             ("repeat - 1u)", "repeat)"),
             ("+ 3u * e + 1u]", "+ 3u * e + 2u]"),
             ("(id % 32u)", "(id % 31u)"),
+            ("4u * (i % 8u)", "4u * (i % 7u)"),
         ],
     );
     catches_any_fault("penalize");

@@ -286,6 +286,41 @@ fn embeddings_are_pooled_hidden_states_of_unit_length() {
     }
 }
 
+fn schema(schema: Json) -> Json {
+    json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema, "strict": true } })
+}
+
+#[test]
+fn answers_follow_a_schema_whole_and_streamed_beside_free_ones() {
+    let server = Server::new();
+    let format = schema(json!({
+        "type": "object",
+        "properties": { "size": { "enum": ["small", "large"] }, "n": { "type": "integer", "minimum": 10, "maximum": 99 } },
+        "required": ["size", "n"],
+        "additionalProperties": false,
+    }));
+    for seed in 0..4 {
+        let body =
+            with(with(with(hello(), "seed", seed.into()), "max_tokens", 120.into()), "response_format", format.clone());
+        let choice = server.post(CHAT, &with(body.clone(), "n", 2.into())).json()["choices"][0].clone();
+        assert_eq!(choice["finish_reason"], "stop", "{choice}");
+        let text = choice["message"]["content"].as_str().unwrap();
+        let json: Json = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(
+            ["small", "large"].contains(&json["size"].as_str().unwrap())
+                && (10..100).contains(&json["n"].as_i64().unwrap())
+        );
+        let streamed = server.post(CHAT, &with(body, "stream", true.into())).chunks();
+        let pieces = streamed.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(pieces.collect::<String>(), text);
+    }
+    let body = json!({ "prompt": "ab", "max_tokens": 9, "guided_regex": "[0-9]{3}", "ignore_eos": true });
+    let answer = server.post(COMPLETE, &body).json();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit()), "{answer}");
+    assert_eq!(server.idle(), 0.0);
+}
+
 #[test]
 fn what_is_wrong_or_unsupported_is_refused_and_named() {
     let server = Server::new();
@@ -306,7 +341,19 @@ fn what_is_wrong_or_unsupported_is_refused_and_named() {
         ("tools", function(json!("f")), "tools"),
         ("tool_choice", json!("required"), "tool_choice"),
         ("parallel_tool_calls", json!(false), "parallel_tool_calls"),
-        ("response_format", json!({ "type": "json_object" }), "response_format"),
+        ("tool_choice", json!({ "type": "function", "function": { "name": "f" } }), "tool_choice"),
+        ("tool_choice", json!(7), "tool_choice"),
+        ("response_format", json!("json"), "response_format"),
+        ("response_format", json!({ "type": "xml" }), "response_format.type"),
+        ("response_format", json!({ "type": "json_schema" }), "response_format.json_schema"),
+        (
+            "response_format",
+            json!({ "type": "json_schema", "json_schema": { "name": "a" } }),
+            "response_format.json_schema.schema",
+        ),
+        ("response_format", schema(json!({ "type": "nonsense" })), "response_format"),
+        ("response_format", schema(json!({ "type": "array", "uniqueItems": true })), "response_format"),
+        ("response_format", schema(json!(5)), "response_format"),
         ("logprobs", json!(1), "logprobs"),
         ("top_logprobs", json!(3), "top_logprobs"),
         ("top_logprobs", json!(21), "top_logprobs"),
@@ -345,6 +392,10 @@ fn what_is_wrong_or_unsupported_is_refused_and_named() {
             (0..301).map(|id| (id.to_string(), json!(1))).collect::<serde_json::Map<_, _>>().into(),
             "logit_bias",
         ),
+        ("guided_regex", json!("("), "guided_regex"),
+        ("guided_regex", json!(5), "guided_regex"),
+        ("guided_grammar", json!("start: nothing"), "guided_grammar"),
+        ("guided_json", json!([]), "guided_json"),
         ("min_p", json!(-0.5), "min_p"),
         ("typical_p", json!(1.5), "typical_p"),
         ("repetition_penalty", json!(0), "repetition_penalty"),

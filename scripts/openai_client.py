@@ -4,6 +4,7 @@ Every answer is asked for as a client's program would, and checked for what the 
 """
 
 import concurrent.futures
+import json
 import signal
 import subprocess
 import sys
@@ -23,9 +24,9 @@ WEATHER = {
 }
 
 
-def serve(farpast):
+def serve(farpast, model):
     """The process and the address it serves."""
-    arguments = ["serve", "--port", "0", "--alias", MODEL, "--api-key", KEY, "-c", "1024", "--no-tune"]
+    arguments = ["serve", "-m", model, "--port", "0", "--alias", MODEL, "--api-key", KEY, "-c", "1024", "--no-tune"]
     process = subprocess.Popen([farpast, *arguments], stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if line.startswith("serving "):
@@ -99,6 +100,27 @@ def check(client):
     assert client.completions.create(**again, frequency_penalty=2, presence_penalty=2).choices[0].text != " no" * 8
     refused(openai.BadRequestError, "logit_bias", lambda: ask("x", logit_bias={"999999": 1}))
 
+    # An answer that a schema describes, whole, in a stream, and as the client's own parser reads it.
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 20},
+            "country": {"enum": ["France", "Italy", "Spain"]},
+            "population": {"type": "integer", "minimum": 1, "maximum": 99999999},
+        },
+        "required": ["city", "country", "population"],
+        "additionalProperties": False,
+    }
+    described = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": schema}}
+    place = ask(question, response_format=described, max_tokens=100).choices[0]
+    assert place.finish_reason == "stop", place
+    place = json.loads(place.message.content)
+    assert place["country"] == "France" and set(place) == set(schema["required"]), place
+    pieces = ask(question, response_format=described, max_tokens=100, stream=True)
+    assert json.loads("".join(piece.choices[0].delta.content or "" for piece in pieces)) == place
+    anything = ask("Describe a cat in JSON.", response_format={"type": "json_object"}, max_tokens=200).choices[0]
+    assert anything.finish_reason == "length" or isinstance(json.loads(anything.message.content), dict), anything
+
     # Texts of one meaning are nearer than others; the client decodes base64.
     texts = ["The cat sleeps.", "A cat is asleep.", "Interest rates rose by two percent."]
     [a, b, c] = [item.embedding for item in client.embeddings.create(model=MODEL, input=texts).data]
@@ -113,23 +135,55 @@ def check(client):
     refused(openai.BadRequestError, "temperature", lambda: ask("x", temperature=5))
     refused(openai.BadRequestError, "messages", lambda: ask("x", messages=[]))
     refused(openai.BadRequestError, "messages", lambda: ask("word " * 2000))
-    refused(openai.BadRequestError, "response_format", lambda: ask("x", response_format={"type": "json_object"}))
+    # What nobody could follow is refused before anything is computed.
+    unsupported = {"name": "x", "schema": {"type": "array", "uniqueItems": True}}
+    bad = {"type": "json_schema", "json_schema": unsupported}
+    refused(openai.BadRequestError, "response_format", lambda: ask("x", response_format=bad))
     # The model's template says nothing of tools.
     refused(openai.BadRequestError, "tools", lambda: ask("What is the weather in Rome?", tools=[WEATHER]))
     refused(openai.NotFoundError, "model", lambda: ask("x", model="other"))
     refused(openai.AuthenticationError, None, lambda: client.with_options(api_key="wrong").models.list())
 
 
+def check_tools(client):
+    """Of a model whose template knows tools: calls that must be made, of any tool and of one."""
+    other = {"type": "function", "function": {"name": "time", "parameters": {"type": "object", "properties": {}}}}
+
+    def ask(**fields):
+        asked = {"model": MODEL, "messages": user("How warm is it in Rome?"), "max_tokens": 60, "temperature": 0}
+        return client.chat.completions.create(**(asked | {"tools": [WEATHER, other]} | fields))
+
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice in ["required", named]:
+        answer = ask(tool_choice=choice).choices[0]
+        assert answer.finish_reason == "tool_calls", answer
+        [call] = answer.message.tool_calls
+        assert call.function.name == "weather" and "Rome" in json.loads(call.function.arguments)["city"], call
+    name, arguments = "", ""
+    for chunk in ask(tool_choice=named, stream=True):
+        for call in chunk.choices[0].delta.tool_calls or []:
+            name += call.function.name or ""
+            arguments += call.function.arguments or ""
+    assert (name, json.loads(arguments)) == ("weather", json.loads(call_arguments(ask(tool_choice=named))))
+    unknown = {"type": "function", "function": {"name": "unknown"}}
+    refused(openai.BadRequestError, "tool_choice", lambda: ask(tool_choice=unknown))
+
+
+def call_arguments(answer):
+    return answer.choices[0].message.tool_calls[0].function.arguments
+
+
 def main():
-    process, address = serve(sys.argv[1])
-    try:
-        began = time.monotonic()
-        check(openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=120))
-        print(f"OpenAI's client {openai.__version__}: ok, {time.monotonic() - began:.1f} s")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == 0, "the server ends cleanly"
-    finally:
-        process.kill()
+    for model, check_all in [("smollm2", check), ("qwen2.5-coder-0.5b", check_tools)]:
+        process, address = serve(sys.argv[1], model)
+        try:
+            began = time.monotonic()
+            check_all(openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=240))
+            print(f"OpenAI's client {openai.__version__}, {model}: ok, {time.monotonic() - began:.1f} s")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(40) == 0, "the server ends cleanly"
+        finally:
+            process.kill()
 
 
 main()

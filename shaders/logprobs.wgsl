@@ -36,7 +36,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let wanted = sampling[r].wanted;
     if wanted == 0u { return; }
 
-    var next = best(lane, row, 3.4028234e38, 0u);
+    var mine = best(lane, row, 3.4028234e38, 0u);
+    var next = first(lane, mine);
     let largest = next.value;
     var sum = 0.0;
     for (var i = lane; i < V; i += WG) {
@@ -57,7 +58,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             logprobs[r * PITCH + 2u * k] = f32(next.id);
             logprobs[r * PITCH + 2u * k + 1u] = next.value;
         }
-        next = best(lane, row, next.value, next.id + 1u);
+        if mine.id == next.id { mine = best(lane, row, next.value, next.id + 1u); }
+        next = first(lane, mine);
     }
 }
 
@@ -66,13 +68,19 @@ struct Best {
     id: u32,
 }
 
-// The first of the largest logits among those below `most`, or equal to it from token `first` on.
-fn best(lane: u32, row: u32, most: f32, first: u32) -> Best {
+// The first of the largest logits that the lane looks after, among those below `most`, or equal to it from token `from_id` on.
+fn best(lane: u32, row: u32, most: f32, from_id: u32) -> Best {
     var best = Best(LOWEST, 0xffffffffu);
     for (var i = lane; i < V; i += WG) {
         let x = logits[row + i];
-        if x > best.value && (x < most || (x == most && i >= first)) { best = Best(x, i); }
+        if x > best.value && (x < most || (x == most && i >= from_id)) { best = Best(x, i); }
     }
+    return best;
+}
+
+// The first of the lanes' best.
+fn first(lane: u32, mine: Best) -> Best {
+    var best = mine;
     values[lane] = best.value;
     best_ids[lane] = best.id;
     workgroupBarrier();

@@ -30,7 +30,7 @@ struct Want {
 }
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read_write> logits: array<f32>;        // [R + B, V padded to 4]
+@group(0) @binding(1) var<storage, read_write> logits: array<vec4<f32>>;  // [R + B, V / 4, rounded up]
 @group(0) @binding(2) var<storage, read> wants: array<Want>;              // [B]
 @group(0) @binding(3) var<storage, read> lists: array<u32>;
 @group(0) @binding(4) var<storage, read> sets: array<u32>;                // [sets, WORDS]: a bit for each token
@@ -38,7 +38,7 @@ struct Want {
 @group(0) @binding(6) var<storage, read_write> repeats: array<atomic<u32>>;  // [B, ENTRIES]: length - allowed_length + 1, or 0
 
 const WG = 64u;
-const STRIDE = (V + 3u) / 4u * 4u;
+const V4 = (V + 3u) / 4u;
 const ALL = 0xffffffffu;
 const PENDING = 4u;
 
@@ -50,13 +50,16 @@ var<workgroup> broken: atomic<u32>;         // tokens up to the last breaker
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     want = wants[group.x];
-    let raw = want.row * STRIDE;
-    let to = want.to * STRIDE;
+    let raw = want.row * V4;
+    let to = want.to * V4;
     if want.allowed == ALL {
-        for (var i = lane; i < V; i += WG) { logits[to + i] = logits[raw + i]; }
+        for (var i = lane; i < V4; i += WG) { logits[to + i] = logits[raw + i]; }
     } else {
-        let nothing = bitcast<f32>(0xff800000u | step.zero);
-        for (var i = lane; i < V; i += WG) { logits[to + i] = select(nothing, logits[raw + i], is_in(want.allowed, i)); }
+        let nothing = vec4(bitcast<f32>(0xff800000u | step.zero));
+        for (var i = lane; i < V4; i += WG) {
+            let bits = sets[want.allowed * WORDS + i / 8u] >> (4u * (i % 8u));
+            logits[to + i] = select(nothing, logits[raw + i], (vec4(bits) & vec4(1u, 2u, 4u, 8u)) != vec4(0u));
+        }
     }
     let tokens = want.n_entries + want.n_pending;
     let first = group.x * ENTRIES;
@@ -107,7 +110,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if e >= want.n_entries && codes[e - want.n_entries] != e { continue; }
         let id = token(e);
         if id >= V { continue; }
-        var x = logits[to + id];
+        var x = logits[to + id / 4u][id % 4u];
         var count = 0u;
         if e < want.n_entries {
             x += bitcast<f32>(lists[want.entries + 3u * e + 1u]);
@@ -120,7 +123,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         let repeat = atomicLoad(&repeats[first + e]);
         if repeat > 0u { x -= want.multiplier * power(want.base, repeat - 1u); }
-        logits[to + id] = x;
+        logits[to + id / 4u][id % 4u] = x;
     }
 }
 

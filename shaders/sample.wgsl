@@ -1,7 +1,7 @@
 // ids[step.first_id + r] = the token drawn from the r-th request's row of logits. With temperature 0 the first largest logit; else the
 // largest of logit / temperature + Gumbel noise (a draw from the softmax) among the logits kept by top-k, typical-p, top-p and min-p.
 // One workgroup for each r. Cuts are found three bits at a time of a key that is ordered as logits, or as how typical they are, so
-// that no sort is needed: each is the largest with enough tokens, or enough of the mass, at or above it.
+// that no sort is needed: each is the largest key with enough tokens, or enough of the mass, at or above it.
 override V: u32;
 
 struct Want {
@@ -34,9 +34,8 @@ var<workgroup> totals: array<f32, CUTS>;
 var<private> row: u32;  // where it begins
 var<private> largest: f32;
 var<private> temperature: f32;
-// What is kept: logits of at least `low` in their ordered form and, where `near`, at most `width` from `mean`.
+// What is kept: logits of at least `low` in their ordered form, at most `width` from `mean`.
 var<private> low: u32;
-var<private> near: bool;
 var<private> mean: f32;
 var<private> width: f32;
 
@@ -46,7 +45,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let want = sampling[group.x];
     row = want.row * STRIDE;
     low = 1u;
-    near = false;
+    width = bitcast<f32>(0x7f800000u | step.zero);
+    largest = 0.0;
+    temperature = 1.0;
+    mean = 0.0;
     let top = argmax(lane, 0.0, 0u);
     if want.temperature == 0.0 {
         if lane == 0u { ids[step.first_id + group.x] = top; }
@@ -58,8 +60,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if want.typical_p < 1.0 {
         let moments = mass(lane);
         mean = moments.y / moments.x;
-        width = bitcast<f32>(0x7fffffffu - largest_cut(lane, false, true, max(want.typical_p * moments.x, LEAST)));
-        near = largest <= 3.4028234e38;
+        // An infinite logit has no probability, and is drawn.
+        let nearest = largest_cut(lane, false, true, max(want.typical_p * moments.x, LEAST));
+        width = select(width, bitcast<f32>(0x7fffffffu - nearest), largest <= 3.4028234e38);
     }
     if want.top_p < 1.0 {
         low = max(low, largest_cut(lane, false, false, max(want.top_p * mass(lane).x, LEAST)));
@@ -73,7 +76,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 }
 
 fn keeps(x: f32) -> bool {
-    return ordered(x) >= low && (!near || distance_of(x) <= width);
+    return ordered(x) >= low && !(distance_of(x) > width);
 }
 
 // Logit over temperature, 0 for the largest.
@@ -117,24 +120,41 @@ fn argmax(lane: u32, inverse: f32, key: u32) -> u32 {
 // Keys are ordered as logits or, `by_distance`, as how near they are to the mean.
 fn largest_cut(lane: u32, counted: bool, by_distance: bool, enough: f32) -> u32 {
     var cut = 0u;
-    for (var bits = 0u; bits < 33u; bits += 3u) {
-        let shift = 30u - bits;
+    var bits = 32u;  // of the keys from the cut on that are still in question
+    var edges: array<u32, CUTS>;
+    for (var turn = 0u; turn < 12u; turn += 1u) {
+        // First at 32, 16, … temperatures from the best, so that nearly all logits are below the cut in the later turns.
+        let shift = bits - min(bits, 3u);
+        for (var c = 0u; c < CUTS; c += 1u) {
+            let off = exp2(5.0 - f32(c));
+            let near = select(ordered(largest - off * temperature), 0x7fffffffu - bitcast<u32>(off), by_distance);
+            let room = (0xffffffffu - cut) >> shift;
+            edges[c] = select(select(0xffffffffu, cut + ((c + 1u) << shift), c < room), near, turn == 0u);
+        }
         var sums: array<f32, CUTS>;
         for (var c = 0u; c < CUTS; c += 1u) { sums[c] = 0.0; }
-        for (var i = lane; i < V; i += WG) {
+        let end = select(V, 0u, bits == 0u);
+        for (var i = lane; i < end; i += WG) {
             let x = logits[row + i];
-            if !keeps(x) { continue; }
-            let amount = select(exp(scaled(x)), 1.0, counted);
-            // What is above the cut by three bits; above those of the passes before, all count.
             let key = select(ordered(x), 0x7fffffffu - bitcast<u32>(distance_of(x)), by_distance);
-            let above = select(0u, min((key - cut) >> shift, CUTS), key >= cut);
-            for (var c = 0u; c < CUTS; c += 1u) { sums[c] += select(0.0, amount, above > c); }
+            if key < edges[0] || !keeps(x) { continue; }
+            var amount = 1.0;
+            if !counted { amount = exp(scaled(x)); }
+            for (var c = 0u; c < CUTS; c += 1u) { sums[c] += select(0.0, amount, key >= edges[c]); }
         }
         for (var c = 0u; c < CUTS; c += 1u) { partials[lane * CUTS + c] = sums[c]; }
         sum_up(lane);
+        var above = select(ordered(largest) + 1u, 0x80000000u, by_distance);
         var taken = 0u;
-        for (var c = 0u; c < CUTS; c += 1u) { taken += select(0u, 1u, totals[c] >= enough); }
-        cut += taken << shift;
+        for (var c = 0u; c < CUTS; c += 1u) {
+            if totals[c] >= enough {
+                cut = edges[c];
+                taken += 1u;
+            } else if c == taken {
+                above = edges[c];
+            }
+        }
+        bits = select(shift, 32u - countLeadingZeros(above - cut - 1u), turn == 0u);
     }
     return cut;
 }

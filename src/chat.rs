@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::constrain::Constraint;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sampler::Sampling;
@@ -69,6 +70,8 @@ pub struct Conversation {
     template: ChatTemplate,
     messages: Vec<Message>,
     session: Session,
+    /// What each answer must follow.
+    constraint: Option<Constraint>,
     totals: Totals,
 }
 
@@ -121,12 +124,17 @@ impl Conversation {
         // A template that the model's file has wrong, or that refuses system messages, should fail before the first turn.
         let probe = [messages.as_slice(), &[Message::new("user", "Hello")]].concat();
         template.encode(&tokenizer, &Chat { messages: &probe, add_generation_prompt: true, ..Chat::default() })?;
-        Ok(Self { tokenizer, template, messages, session, totals: Totals::default() })
+        Ok(Self { tokenizer, template, messages, session, constraint: None, totals: Totals::default() })
     }
 
     /// How answers are drawn from now on.
     pub fn set_sampling(&mut self, sampling: Sampling) {
         self.session.sampling = sampling;
+    }
+
+    /// What each answer must follow from now on, if anything.
+    pub fn constrain(&mut self, constraint: Option<Constraint>) {
+        self.constraint = constraint;
     }
 
     /// Messages that the next turn will send, system first.
@@ -190,8 +198,10 @@ impl Conversation {
         let context = engine.capacity().context;
         let (prompt, dropped) = self.fit(context)?;
         let common = self.session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+        self.session.constrain(None);
         self.session.rewind(common);
         self.session.push(&prompt[common..]);
+        self.session.constrain(self.constraint.clone());
         // Computed tokens may be fewer than those in common: the last answer's end was drawn and not run.
         let pending = self.session.pending().len();
         self.totals.reused += prompt.len() - pending;

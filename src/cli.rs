@@ -101,7 +101,7 @@ impl Command {
 }
 
 /// Flags of several letters after one dash, as llama.cpp has them.
-const FLAGS: [(&str, &str); 7] = [
+const FLAGS: [(&str, &str); 8] = [
     ("-hf", "--hf-repo"),
     ("-sys", "--system-prompt"),
     ("-st", "--single-turn"),
@@ -109,6 +109,7 @@ const FLAGS: [(&str, &str); 7] = [
     ("-ctv", "--cache-type-v"),
     ("-dev", "--device"),
     ("-np", "--parallel"),
+    ("-jf", "--json-schema-file"),
 ];
 
 fn long_flags(arguments: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {

@@ -34,7 +34,7 @@ use crate::memory::{Capacity, Element, Host, Maths, Memory, Tensor, Tile, stride
 use crate::models::{Config, Io};
 use crate::prefix::PrefixCache;
 use crate::program::{Mode, PerMode, Program};
-use crate::sampler::{ALTERNATIVES, Sampling};
+use crate::sampler::{ALTERNATIVES, Sampling, TokenSet};
 use crate::session::Session;
 use crate::weights::Weights;
 
@@ -436,8 +436,12 @@ impl Engine {
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {
                 let from = s.table.len();
+                let allowed = if draws && *n_outputs > 0 { s.allowed()? } else { None };
+                if allowed.is_some() && from + n > s.tokens().len() {
+                    return Err(Error::request("tokens of a constrained session", "known ones", "one in flight"));
+                }
                 s.table.append(*n)?;
-                inputs.add(s, from, *n_outputs);
+                inputs.add(s, from, *n_outputs, allowed.as_ref());
             }
         }
         Ok(inputs)
@@ -545,8 +549,8 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// Adds the positions of `s` from `from` on, with logits of the last `n_outputs`.
-    fn add(&mut self, s: &Session, from: usize, n_outputs: usize) {
+    /// Adds the positions of `s` from `from` on, with logits of the last `n_outputs`, from which no tokens but those `allowed` are drawn.
+    fn add(&mut self, s: &Session, from: usize, n_outputs: usize, allowed: Option<&TokenSet>) {
         let (sequence, first) = (self.sequences.len() as u32, self.tokens.len());
         let to = s.table.len();
         let id = |p: usize| s.tokens().get(p).copied().unwrap_or_else(|| SAMPLED + s.drawn(p).1);
@@ -558,7 +562,7 @@ impl Inputs {
             self.outputs.push((first + p - from) as u32);
             let (draw, row, alternatives) = match self.rows {
                 None => (Sampling::default().draw(0), row, None),
-                Some(rows) => (s.sampling.draw(p + 1), self.penalize(s, p, row, rows), s.logprobs),
+                Some(rows) => (s.sampling.draw(p + 1), self.penalize(s, p, [row, rows], allowed), s.logprobs),
             };
             self.sampling.push(draw.to_words(row, alternatives));
             self.alternatives.push(alternatives);
@@ -580,14 +584,14 @@ impl Inputs {
     }
 
     /// The row of logits that the token behind position `p` of `s` is drawn from, where the model has them in `row`, of `rows`.
-    fn penalize(&mut self, s: &Session, p: usize, row: usize, rows: usize) -> usize {
-        if !s.sampling.adjusts() {
+    fn penalize(&mut self, s: &Session, p: usize, [row, rows]: [usize; 2], allowed: Option<&TokenSet>) -> usize {
+        if !s.sampling.adjusts() && allowed.is_none() {
             return row;
         }
         let to = rows + self.penalized.wants.len();
         let known = s.tokens().len().min(p + 1);
         let pending: Vec<_> = (known..p + 1).map(|p| s.drawn(p).1).collect();
-        self.penalized.add([row, to], &s.sampling, &s.tokens()[..known], &pending, None);
+        self.penalized.add([row, to], &s.sampling, &s.tokens()[..known], &pending, allowed);
         to
     }
 

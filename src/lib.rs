@@ -19,6 +19,7 @@ mod cache;
 pub mod chat;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod constrain;
 pub mod engine;
 pub mod error;
 pub mod eval;

@@ -18,6 +18,7 @@ use std::time::Instant;
 use self::queue::Queue;
 pub use self::stats::{Histogram, Stats};
 use crate::attention::Attention;
+use crate::constrain::Constraint;
 use crate::engine::{Drawn, Engine, Launched, check_alternatives, check_drawn, check_ids, shares};
 use crate::error::{Error, Result};
 use crate::kv::PAGE;
@@ -40,6 +41,8 @@ pub struct Request {
     pub attention: Attention,
     /// With how many alternatives the logprobs of each are wanted, if they are.
     pub logprobs: Option<usize>,
+    /// What the tokens must follow, from its beginning.
+    pub constraint: Option<Constraint>,
     /// The text ends before the first of these.
     pub stop: Vec<String>,
     /// Whether to go on where the model ends its turn.
@@ -58,6 +61,7 @@ impl Request {
             sampling: Sampling::default(),
             attention: Attention::Dense,
             logprobs: None,
+            constraint: None,
             stop: Vec::new(),
             ignore_end: false,
             decoder: StreamDecoder::new(),
@@ -505,6 +509,7 @@ impl Scheduler {
                 session.sampling = job.request.sampling.clone();
                 session.logprobs = job.request.logprobs;
                 session.push(&job.request.prompt);
+                session.constrain(job.request.constraint.take());
                 self.stats.prompt_tokens += job.request.prompt.len() as u64;
                 job
             };
@@ -671,7 +676,9 @@ impl Job {
             0 => {
                 let more = self.request.max_tokens.is_none_or(|most| self.drawn + self.drawing < most);
                 let room = session.tokens().len() + self.drawing <= engine.capacity().context;
-                usize::from(more && room && self.drawing > 0 && engine.draws_next_of(session))
+                // What may come next is known when the token before it is.
+                let ahead = self.drawing > 0 && !session.is_constrained();
+                usize::from(more && room && ahead && engine.draws_next_of(session))
             }
             n => n,
         }
@@ -697,7 +704,8 @@ impl Job {
             Some(last) => stats.next_token.add(now - last),
         }
         stats.drawn_tokens += 1;
-        let ended = !self.request.ignore_end && tokenizer.stop_ids().contains(&id);
+        let constrained = session.is_constrained();
+        let ended = (constrained || !self.request.ignore_end) && tokenizer.stop_ids().contains(&id);
         let (text, stopped) = match ended {
             true => (String::new(), false),
             false => self.stop.push(self.request.decoder.push(id, tokenizer)),
@@ -709,7 +717,8 @@ impl Job {
             return Some((String::new(), Ok(Reason::Stop)));
         }
         if !ended && !full {
-            return None;
+            // Here it fails this request alone, and not the step of all.
+            return session.allowed().err().map(|e| (String::new(), Err(e)));
         }
         let (mut text, stopped) = self.stop.push(self.request.decoder.finish());
         if !stopped {

@@ -13,8 +13,8 @@ mod request;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -39,6 +39,7 @@ use self::fields::Fields;
 use self::refusal::{Refusal, Result, json_response};
 use self::request::{ChatRequest, Common, CompletionRequest, EmbeddingRequest, Prompt};
 use crate::attention::Attention;
+use crate::constrain::{Constraint, Grammar, Grammars};
 use crate::error::Error;
 use crate::sampler::{BREAKERS, Sampling};
 use crate::scheduler::{self, Event, Handle, Pooling, Ticket};
@@ -76,6 +77,8 @@ pub struct Service {
     template: Option<ChatTemplate>,
     model: String,
     options: ServerOptions,
+    /// Once a grammar is asked for.
+    grammars: Arc<OnceLock<crate::Result<Grammars>>>,
     started: u64,
     requests: AtomicU64,
     draining: AtomicBool,
@@ -96,6 +99,7 @@ impl Service {
             template,
             model: model.into(),
             options,
+            grammars: Arc::default(),
             started: seconds(),
             requests: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -217,7 +221,7 @@ async fn model(State(service): Shared, axum::extract::Path(name): axum::extract:
 async fn chat(State(service): Shared, request: Request) -> Response {
     let answered = async {
         let (fields, client) = service.read(request).await?;
-        let ChatRequest { messages, tools, variables, mut common } = ChatRequest::read(fields)?;
+        let ChatRequest { messages, tools, forced, variables, mut common } = ChatRequest::read(fields)?;
         service.expect_model(common.model.as_deref())?;
         common.user.get_or_insert(client);
         let Some(template) = &service.template else {
@@ -244,6 +248,9 @@ async fn chat(State(service): Shared, request: Request) -> Response {
             Ok(Some(prompt)) => prompt.map_err(|e| Refusal::of(&e, "messages"))?,
             _ => return Err(Refusal::invalid("messages", "the chat template could not be rendered")),
         };
+        if let (Some(style), false) = (style, forced.is_empty()) {
+            common.grammar = Some((Grammar::Lark(style.grammar(&forced, &service.tokenizer)), "tools"));
+        }
         // Marks of calls are control tokens in some vocabularies.
         let decoder = if style.is_some() { StreamDecoder::with_control() } else { StreamDecoder::new() };
         let tools = style.map(|style| (style, names));
@@ -368,6 +375,19 @@ impl Service {
         Ok(sampling)
     }
 
+    /// Compiles a grammar, with an error that names the field where it was.
+    async fn constraint(&self, grammar: Option<(Grammar, &'static str)>) -> Result<Option<Constraint>> {
+        let Some((grammar, param)) = grammar else { return Ok(None) };
+        let (grammars, tokenizer, vocab) = (self.grammars.clone(), self.tokenizer.clone(), self.handle.vocab());
+        let compiled =
+            tokio::task::spawn_blocking(move || match grammars.get_or_init(|| Grammars::new(&tokenizer, vocab)) {
+                Ok(grammars) => grammars.constraint(&grammar).map_err(|e| e.to_string()),
+                Err(e) => Err(e.to_string()),
+            });
+        let compiled = compiled.await.map_err(|_| Refusal::overloaded("the server is about to end"))?;
+        compiled.map(Some).map_err(|e| Refusal::invalid(param, e))
+    }
+
     /// Has the prompts computed and answers as the request wants it.
     async fn answer(
         &self,
@@ -381,7 +401,7 @@ impl Service {
         if prompts.len() * common.n > CHOICES {
             return Err(Refusal::invalid("n", format!("n times the prompts must be at most {CHOICES}")));
         }
-        let sampling = self.sampling(&common).await?;
+        let (sampling, constraint) = (self.sampling(&common).await?, self.constraint(common.grammar).await?);
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let id = format!("{prefix}-{:x}-{number:x}", self.started);
@@ -401,6 +421,7 @@ impl Service {
                     sampling: Sampling { seed, ..sampling.clone() },
                     attention: self.options.attention,
                     logprobs: common.logprobs,
+                    constraint: constraint.clone(),
                     stop: common.stop.clone(),
                     ignore_end: common.ignore_end,
                     decoder: decoder.clone(),

@@ -2,9 +2,11 @@
 
 use crate::attention::Attention;
 use crate::attention::aoc::{Far, Head};
+use crate::constrain::Constraint;
+use crate::error::Result;
 use crate::kernels::PENDING;
 use crate::kv::{PAGE, PagePool, PageTable};
-use crate::sampler::{Logprobs, Sampling};
+use crate::sampler::{Logprobs, Sampling, TokenSet};
 
 /// A sequence of tokens, the first of which are computed (their keys and values are in pages) and the rest pending.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct Session {
     /// With how many alternatives [`take_logprobs`](Self::take_logprobs) has the tokens drawn from now on; `None`: not at all.
     pub logprobs: Option<usize>,
     scored: Vec<Logprobs>,
+    /// With where it begins.
+    constraint: Option<(Constraint, usize)>,
     attention: Attention,
     /// With [`Attention::Aoc`].
     pub(crate) far: Option<Far>,
@@ -36,6 +40,7 @@ impl Session {
             sampling: Sampling::default(),
             logprobs: None,
             scored: Vec::new(),
+            constraint: None,
             attention,
             far,
         }
@@ -88,6 +93,10 @@ impl Session {
     pub fn rewind(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.forget(len);
+        if let Some((constraint, first)) = &mut self.constraint {
+            *first = len.min(*first);
+            constraint.rewind((*first + constraint.taken()).saturating_sub(len));
+        }
     }
 
     /// Gives its pages back; all its tokens are pending.
@@ -105,9 +114,30 @@ impl Session {
             sampling: self.sampling.clone(),
             logprobs: self.logprobs,
             scored: Vec::new(),
+            constraint: self.constraint.clone(),
             attention: self.attention,
             far,
         }
+    }
+
+    /// Draws nothing from now on but what `constraint` allows behind the tokens that are there; `None` allows all. Steps are then one at
+    /// a time.
+    pub fn constrain(&mut self, constraint: Option<Constraint>) {
+        self.constraint = constraint.map(|constraint| (constraint, self.tokens.len()));
+    }
+
+    /// Whether a constraint says what may be drawn.
+    pub fn is_constrained(&self) -> bool {
+        self.constraint.is_some()
+    }
+
+    /// What may be drawn behind all of its tokens, if a constraint says so: an error where they do not follow it themselves.
+    pub(crate) fn allowed(&mut self) -> Result<Option<TokenSet>> {
+        let Some((constraint, first)) = &mut self.constraint else { return Ok(None) };
+        for id in &self.tokens[*first + constraint.taken()..] {
+            constraint.take(*id)?;
+        }
+        constraint.allowed().map(Some)
     }
 
     /// Logprobs of the tokens drawn since the last call while [`logprobs`](Self::logprobs) asked for them, in their order.

@@ -15,4 +15,5 @@ pub use chat_template::{CHATML, Chat, ChatTemplate, Message};
 pub use stop::StopText;
 pub use stream::StreamDecoder;
 pub use tokenizer::{Special, Tokenizer, Vocabulary};
+pub(crate) use tool_calls::SPACES;
 pub use tool_calls::{Part, ToolCalls, ToolStyle};

@@ -62,6 +62,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     drop(weights);
     let sampling = options.sampling.sampling(conversation.tokenizer());
     conversation.set_sampling(sampling);
+    let constraint = options.sampling.constraint(conversation.tokenizer(), engine.config().vocab)?;
+    conversation.constrain(constraint);
     let code = match text {
         Some(text) => {
             say(&mut engine, &mut conversation, &text, options)?;

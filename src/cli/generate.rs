@@ -58,6 +58,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let common = session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
     session.rewind(common);
     session.push(&prompt[common..]);
+    session.constrain(options.sampling.constraint(&tokenizer, engine.config().vocab)?);
     let cached = session.computed();
     let mut stream = Stream::new();
     let generated = {

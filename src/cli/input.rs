@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::constrain::{Constraint, Grammar, Grammars};
 use crate::error::{Error, Result};
 use crate::sampler::{BREAKERS, Dry, Penalties, Sampling, TokenSet};
 use crate::text::Tokenizer;
@@ -101,6 +102,18 @@ pub struct SamplingArgs {
     /// Adds to the logit of a token, such as 15043+1 or 15043-1; several times for several
     #[arg(short, long, value_name = "TOKEN+LOGIT", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
+    /// What is drawn is JSON that this schema describes
+    #[arg(short, long, value_name = "SCHEMA", conflicts_with_all = ["json_schema_file", "grammar", "grammar_file"])]
+    json_schema: Option<String>,
+    /// The same, from a file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["grammar", "grammar_file"])]
+    json_schema_file: Option<PathBuf>,
+    /// What is drawn follows this grammar, in llguidance's variant of Lark
+    #[arg(long, value_name = "GRAMMAR", conflicts_with = "grammar_file")]
+    grammar: Option<String>,
+    /// The same, from a file
+    #[arg(long, value_name = "FILE")]
+    grammar_file: Option<PathBuf>,
     /// Same seed, same answers; random without it
     #[arg(short, long)]
     seed: Option<u64>,
@@ -150,6 +163,23 @@ impl SamplingArgs {
             logit_bias: self.logit_bias.clone(),
             seed,
         }
+    }
+
+    /// What is drawn must follow it, if it must follow anything.
+    pub fn constraint(&self, tokenizer: &Tokenizer, vocab: usize) -> Result<Option<Constraint>> {
+        let read = |file: &PathBuf| fs::read_to_string(file).map_err(Error::io(file));
+        let text = |text: &Option<String>, file: &Option<PathBuf>| match (text, file) {
+            (Some(text), _) => Ok(Some(text.clone())),
+            (None, file) => file.as_ref().map(read).transpose(),
+        };
+        let grammar = match text(&self.json_schema, &self.json_schema_file)? {
+            Some(schema) => {
+                let schema = serde_json::from_str(&schema);
+                Some(Grammar::JsonSchema(schema.map_err(|e| Error::request("JSON schema", "JSON", e))?))
+            }
+            None => text(&self.grammar, &self.grammar_file)?.map(Grammar::Lark),
+        };
+        grammar.map(|grammar| Grammars::new(tokenizer, vocab)?.constraint(&grammar)).transpose()
     }
 
     /// Most tokens to draw.

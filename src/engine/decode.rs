@@ -83,7 +83,9 @@ impl Engine {
         each: &mut impl FnMut(&[u32]) -> ControlFlow<()>,
     ) -> Result<()> {
         let ones = vec![1; sessions.len()];
-        let ahead = if matches!(self.device, Device::Gpu(_)) { AHEAD } else { 1 };
+        // What may come next is known when the token before it is.
+        let waits = !matches!(self.device, Device::Gpu(_)) || sessions.iter().any(|s| s.is_constrained());
+        let ahead = if waits { 1 } else { AHEAD };
         let (mut begun, mut taken) = (0, 0);
         while taken < most {
             while begun < most && launched.len() < ahead {

@@ -131,7 +131,7 @@ impl Diverge {
         let engine = &mut self.engine;
         session.table.append(n)?;
         let mut inputs = Inputs::default();
-        inputs.add(session, session.table.len() - n, 1);
+        inputs.add(session, session.table.len() - n, 1, None);
         engine.write(&inputs)?;
         let (step, mode) = (inputs.step(), inputs.mode());
         let program = &engine.programs[mode];

@@ -6,6 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::fields::Fields;
 use super::refusal::{Refusal, Result};
+use crate::constrain::Grammar;
 use crate::sampler::{ALTERNATIVES, BIASES, Dry, Penalties, Sampling};
 use crate::text::Message;
 
@@ -22,6 +23,8 @@ pub(super) struct Common {
     pub breakers: Option<Vec<String>>,
     /// With how many alternatives the logprobs of each token are wanted, if they are.
     pub logprobs: Option<usize>,
+    /// What the answer must be, and the field that says so.
+    pub grammar: Option<(Grammar, &'static str)>,
     pub ignore_end: bool,
     pub stream: bool,
     /// Whether a stream ends with the numbers of tokens.
@@ -34,6 +37,8 @@ pub(super) struct ChatRequest {
     pub messages: Vec<Message>,
     /// Functions that may be called; none where the request says so.
     pub tools: Vec<Json>,
+    /// One of these must be called, where there are any.
+    pub forced: Vec<Json>,
     /// More variables for the template.
     pub variables: Map<String, Json>,
     pub common: Common,
@@ -65,11 +70,13 @@ const TOOLS: usize = 128;
 impl ChatRequest {
     pub fn read(mut fields: Fields) -> Result<Self> {
         let messages = messages(&mut fields)?;
-        let tools = tools(&mut fields)?;
+        let (tools, forced) = tools(&mut fields)?;
         let variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
-        for name in ["response_format", "text"] {
-            fields.only(name, &[json!({ "type": "text" })])?;
+        let grammar = response_format(&mut fields)?;
+        if grammar.is_some() && !forced.is_empty() {
+            return Err(fields.wrong("response_format", "absent where a tool must be called"));
         }
+        fields.only("text", &[json!({ "type": "text" })])?;
         let wanted = fields.boolean("logprobs")?.unwrap_or(false);
         let alternatives = fields.integer("top_logprobs", 0..=ALTERNATIVES as i64)?;
         if !wanted && alternatives.is_some_and(|n| n > 0) {
@@ -86,8 +93,9 @@ impl ChatRequest {
         }
         common.max_tokens = completion.or(common.max_tokens);
         common.logprobs = wanted.then_some(alternatives.unwrap_or(0) as usize);
+        common.grammar = grammar.map(|grammar| (grammar, "response_format")).or(common.grammar);
         fields.finish()?;
-        Ok(Self { messages, tools, variables, common })
+        Ok(Self { messages, tools, forced, variables, common })
     }
 }
 
@@ -156,6 +164,7 @@ impl Common {
             sampling,
             breakers,
             logprobs: None,
+            grammar: guided(fields)?,
             ignore_end: fields.boolean("ignore_eos")?.unwrap_or(false),
             stream,
             include_usage,
@@ -220,7 +229,43 @@ fn messages(fields: &mut Fields) -> Result<Vec<Message>> {
     items.into_iter().enumerate().map(read).collect()
 }
 
-fn tools(fields: &mut Fields) -> Result<Vec<Json>> {
+fn response_format(fields: &mut Fields) -> Result<Option<Grammar>> {
+    let Some(format) = fields.take("response_format") else { return Ok(None) };
+    let mut format = Fields::of(format, "response_format")?;
+    let grammar = match format.string("type")?.as_deref() {
+        Some("text") => None,
+        Some("json_object") => Some(Grammar::JsonObject),
+        Some("json_schema") => {
+            let described = format.take("json_schema").ok_or_else(|| format.missing("json_schema"))?;
+            let mut described = Fields::of(described, "response_format.json_schema")?;
+            let schema = described.take("schema").ok_or_else(|| described.missing("schema"))?;
+            // Whether it is strict or not, it is followed.
+            described.boolean("strict")?;
+            described.string("name")?;
+            described.string("description")?;
+            described.finish()?;
+            Some(Grammar::JsonSchema(schema))
+        }
+        _ => return Err(format.wrong("type", "text, json_object or json_schema")),
+    };
+    format.finish()?;
+    Ok(grammar)
+}
+
+/// vLLM's fields for the same and more.
+fn guided(fields: &mut Fields) -> Result<Option<(Grammar, &'static str)>> {
+    let schema = fields.take("guided_json").map(|schema| (Grammar::JsonSchema(schema), "guided_json"));
+    let regex = fields.string("guided_regex")?.map(|regex| (Grammar::Regex(regex), "guided_regex"));
+    let lark = fields.string("guided_grammar")?.map(|lark| (Grammar::Lark(lark), "guided_grammar"));
+    let mut all = [schema, regex, lark].into_iter().flatten();
+    match (all.next(), all.next()) {
+        (_, Some((_, name))) => Err(fields.wrong(name, "the only one of guided_json, guided_regex and guided_grammar")),
+        (first, None) => Ok(first),
+    }
+}
+
+/// The functions that may be called, and of which one must be.
+fn tools(fields: &mut Fields) -> Result<(Vec<Json>, Vec<Json>)> {
     let tools = fields.array("tools")?.unwrap_or_default();
     if tools.len() > TOOLS {
         return Err(fields.wrong("tools", format!("at most {TOOLS} tools")));
@@ -240,15 +285,27 @@ fn tools(fields: &mut Fields) -> Result<Vec<Json>> {
             let message = format!("{param} must be an object");
             return Err(Refusal::invalid(param, message));
         }
-        if tool["function"]["strict"] == true {
-            return Err(Refusal::unsupported(format!("{path}.function.strict"), true));
-        }
     }
-    match fields.take("tool_choice") {
-        None => Ok(tools),
-        Some(choice) if choice == "auto" => Ok(tools),
-        Some(choice) if choice == "none" => Ok(Vec::new()),
-        Some(choice) => Err(Refusal::unsupported("tool_choice", choice)),
+    let choice = fields.take("tool_choice").unwrap_or(json!("auto"));
+    let named = |tool: &&Json| tool["function"]["name"] == choice["function"]["name"];
+    let forced: Vec<_> = match &choice {
+        choice if choice == "none" => return Ok((Vec::new(), Vec::new())),
+        choice if choice == "auto" => Vec::new(),
+        choice if choice == "required" => tools.clone(),
+        choice if choice["type"] == "function" => tools.iter().filter(named).cloned().collect(),
+        choice => return Err(Refusal::unsupported("tool_choice", choice)),
+    };
+    if forced.is_empty() && choice != "auto" {
+        return Err(fields.wrong("tool_choice", "auto, none, required or one of the tools"));
+    }
+    // Where the model may also answer in words nothing makes its arguments what they should be.
+    let strict = tools.iter().position(|tool| tool["function"]["strict"] == true);
+    match strict.filter(|_| forced.is_empty()) {
+        Some(i) => Err(Refusal::unsupported(
+            format!("tools[{i}].function.strict"),
+            "true without a tool_choice that forces a call",
+        )),
+        None => Ok((tools, forced)),
     }
 }
 

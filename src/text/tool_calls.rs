@@ -5,6 +5,9 @@
 //! were taught better: the object, or a list, in the place of text; then the tool must be one there is. What turns out to be no call
 //! is text.
 
+use serde_json::{Value as Json, json};
+
+use super::Tokenizer;
 use super::stop::begun;
 
 /// How a family of models writes calls.
@@ -30,6 +33,37 @@ impl ToolStyle {
             None if source.contains("Environment: ipython") => Self::Llama3,
             None => Self::Json,
         }
+    }
+
+    /// A grammar in llguidance's variant of Lark: a call of one of `tools`, whose arguments are what the tool describes.
+    pub fn grammar(self, tools: &[Json], tokenizer: &Tokenizer) -> String {
+        let arguments = if self == Self::Llama3 { "parameters" } else { "arguments" };
+        let call = |tool: &Json| {
+            let function = &tool["function"];
+            let any = json!({ "type": "object" });
+            let parameters = if function["parameters"].is_null() { &any } else { &function["parameters"] };
+            json!({
+                "type": "object",
+                "properties": { "name": { "const": function["name"] }, arguments: parameters },
+                "required": ["name", arguments],
+                "additionalProperties": false,
+                "x-guidance": { "whitespace_pattern": SPACES },
+            })
+        };
+        let calls: Vec<_> =
+            tools.iter().enumerate().map(|(i, tool)| format!("call{i}: %json {}\n", call(tool))).collect();
+        let any: Vec<_> = (0..tools.len()).map(|i| format!("call{i}")).collect();
+        // A control token is named by its id, others are text.
+        let mark = |text: &str| match tokenizer.id(text).filter(|id| tokenizer.is_control(*id)) {
+            Some(id) => format!("<[{id}]>"),
+            None => json!(text).to_string(),
+        };
+        let start = match self {
+            Self::Hermes => format!(r#"{} "\n" call "\n" {}"#, mark("<tool_call>"), mark("</tool_call>")),
+            Self::Mistral => format!(r#"{} "[" call "]""#, mark("[TOOL_CALLS]")),
+            Self::Llama3 | Self::Json => "call".into(),
+        };
+        format!("start: {start}\ncall: {}\n{}", any.join(" | "), calls.concat())
     }
 
     fn marker(self) -> Option<&'static str> {
@@ -88,6 +122,9 @@ enum At {
     /// Behind one.
     Between,
 }
+
+/// Between what JSON consists of, a regular expression: few, as a model that is lost would draw nothing else.
+pub(crate) const SPACES: &str = r"[\x20\x0A\x0D\x09]{1,20}";
 
 /// Bytes of a tool's name that stands before its arguments.
 const NAME: usize = 256;
