@@ -11,7 +11,7 @@ fn equals_its_reference_on_ragged_batches() {
 /// By the definition, of all powers of two up to 32 that divide the dims.
 fn turned(x: &[f32]) -> Vec<f32> {
     let r = [32, 16, 8, 4].into_iter().find(|r| x.len().is_multiple_of(*r)).unwrap();
-    let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let of = |x: &[f32], i| (0..r).map(|j| sign(i, j) * f64::from(x[j])).sum::<f64>() / (r as f64).sqrt();
     x.chunks(r).flat_map(|x| (0..r).map(move |i| of(x, i) as f32)).collect()
 }

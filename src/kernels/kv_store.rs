@@ -58,7 +58,7 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [d4, r4, heads, kv_heads, page] = ["D4", "R4", "H", "G", "PAGE"].map(|n| spec.get_u32(n));
     let (d, r) = (4 * d4, 4 * r4);
     let turned = |x: &[f32]| -> Vec<f32> {
-        let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         let dim = |x: &[f32], i| x.iter().enumerate().map(|(j, x)| sign(i, j) * f64::from(*x)).sum::<f64>();
         x.chunks(r).flat_map(|x| (0..r).map(|i| (dim(x, i) / (r as f64).sqrt()) as f32)).collect()
     };
