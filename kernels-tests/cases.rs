@@ -705,9 +705,16 @@ impl Case {
                     };
                     setup.rows(t, batch.tokens.len(), |row, col| random.signed(size(row, col)));
                 }
+                let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
+                setup.rows(q, batch.tokens.len(), |_, _| random.signed(scale));
                 let pages = setup.kv_pages(d, &batch);
                 let name = format!("kv_store {d:?} {kv:?} |x| ≤ {scale}");
-                setup.record(name, Mode::Prefill, vec![batch.step], |r| r.kv_store(d, inputs, rows, pages))
+                let mut setup =
+                    setup.record(name, Mode::Prefill, vec![batch.step], |r| r.kv_store(d, inputs, rows, q, pages));
+                // Sums of up to 32 dims cancel.
+                let most = vec![32.0 * f64::from(scale); setup.memory.desc(q).rows * d.heads * d.head_dim];
+                setup.magnitudes.insert(q, most);
+                setup
             }
             Case::Attention { mode, tile, dims: d, kv, sequences, values, window, cap } => {
                 let batch = Batch::new(sequences, order);

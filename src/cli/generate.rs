@@ -51,9 +51,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if prompt.len() > context {
         return Err(Error::request("prompt", format!("at most {context} tokens"), prompt.len()));
     }
-    let load = began.elapsed();
     let empty = options.engine.session(&engine)?;
     let mut session = options.cache.restore(&mut engine, empty)?;
+    let load = began.elapsed();
     session.sampling = options.sampling.sampling(&tokenizer);
     let common = session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
     session.rewind(common);

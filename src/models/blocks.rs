@@ -85,7 +85,7 @@ impl Qkv {
             }
         }
         if let Some(rows) = rows {
-            r.kv_store(a, inputs, rows, pages);
+            r.kv_store(a, inputs, rows, q, pages);
         }
         q
     }
