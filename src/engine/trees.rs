@@ -65,14 +65,16 @@ impl Engine {
             return Ok(());
         }
         self.begin_trees(sessions)?;
-        let mut is_first = true;
-        while is_first || self.credit > 0 {
-            let Some(flops) = self.go_on(sessions)? else { break };
-            if is_first {
-                let step: u64 = self.costs(0, tokens.max(1), true).map(|cost| cost.flops).sum();
-                self.credit = self.credit.min(0) + (step / SHARE) as i64;
-            }
-            is_first = false;
+        let has_work = |s: &&mut Session| s.far.as_ref().is_some_and(|far| far.is_building() || far.is_due(&s.table));
+        if !sessions.iter().any(has_work) {
+            self.credit = self.credit.min(0);
+            return Ok(());
+        }
+        let step: u64 = self.costs(0, tokens.max(1), true).map(|cost| cost.flops).sum();
+        self.credit = self.credit.min(0) + (step / SHARE) as i64;
+        while self.credit > 0
+            && let Some(flops) = self.go_on(sessions)?
+        {
             self.credit -= flops as i64;
         }
         Ok(())
