@@ -378,6 +378,9 @@ const NO_FAULT: &[&str] = &[
     "let off = ",
     "let room = ",
     "let shift = ",
+    "let all = ",
+    "if all && turn < ",
+    "lane + n * WG, all)",
     "(x - largest) / ",
 ];
 

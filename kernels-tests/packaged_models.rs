@@ -361,5 +361,16 @@ fn a_constraint_takes_little_of_a_decode_step() {
     }
     let [free, constrained] = best;
     println!("a constrained step takes {:.3} of a free one's {:.1} ms", constrained / free, 1e3 * free / 40.0);
+    let mut session = engine.session();
+    session.push(&prompt);
+    session.constrain(Some(constraint.clone()));
+    (0..40).for_each(|_| _ = engine.step(&mut [&mut session]).unwrap());
+    let (mut followed, began) = (constraint.clone(), Instant::now());
+    for id in &session.tokens()[prompt.len()..] {
+        followed.take(*id).unwrap();
+        followed.allowed().unwrap();
+    }
+    let mask = began.elapsed().as_secs_f64();
+    println!("masks take {:.3} ms each, {:.1} % of a step", 1e3 * mask / 40.0, 100.0 * mask / free);
     assert!(constrained / free < 1.5, "{constrained} of {free}");
 }

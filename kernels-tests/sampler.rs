@@ -1,6 +1,6 @@
 //! The CPU definition of a draw, by properties.
 
-use farpast::sampler::{Draw, NO_TOKEN, Sampling, sample};
+use farpast::sampler::{Draw, Dry, HISTORY, NO_TOKEN, Penalties, Sampling, adjust, sample};
 
 use crate::cases::Random;
 
@@ -94,4 +94,80 @@ fn a_draw_depends_on_seed_and_position_alone() {
     assert_ne!(ids(1), ids(1 << 32), "both halves of a seed count");
     let found = ids(1);
     assert!(found.iter().any(|id| *id != found[0]), "positions draw apart");
+}
+
+/// Which of four tokens of probabilities 0.5, 0.25, 0.125 and 0.125 are ever drawn.
+fn kept(draw: impl Fn(u32) -> Draw) -> Vec<bool> {
+    let logits = [0.5f32, 0.25, 0.125, 0.125].map(f32::ln);
+    counts(3000, 4, |key| sample(&logits, draw(key))).iter().map(|c| *c > 0).collect()
+}
+
+#[test]
+fn min_p_keeps_what_is_likely_enough_beside_the_likeliest() {
+    let kept = |min_p| kept(|key| Draw { min_p, ..draw(1.0, 0, 1.0, key) });
+    assert_eq!(kept(0.0), [true; 4]);
+    assert_eq!(kept(0.2), [true; 4]);
+    assert_eq!(kept(0.3), [true, true, false, false]);
+    assert_eq!(kept(0.6), [true, false, false, false]);
+    assert_eq!(kept(1.0), [true, false, false, false]);
+}
+
+/// The entropy is 1.75 ln 2; surprises of 1, 2, 3 and 3 ln 2 are 0.75, 0.25, 1.25 and 1.25 ln 2 from it.
+#[test]
+fn typical_p_keeps_the_most_typical_until_p() {
+    let kept = |typical_p| kept(|key| Draw { typical_p, ..draw(1.0, 0, 1.0, key) });
+    for one in [0.0, 0.1, 0.24] {
+        assert_eq!(kept(one), [false, true, false, false], "p = {one}");
+    }
+    assert_eq!(kept(0.3), [true, true, false, false]);
+    assert_eq!(kept(0.7), [true, true, false, false]);
+    assert_eq!(kept(0.8), [true; 4]);
+    assert_eq!(kept(1.0), [true; 4]);
+}
+
+#[test]
+fn penalties_are_those_of_llama_cpp() {
+    let logits = [3.0, -3.0, 1.5, 0.5];
+    let adjusted =
+        |penalties, history: &[u32]| adjust(&logits, &Sampling { penalties, ..Sampling::default() }, history, None);
+    let penalties = Penalties { last_n: 4, repeat: 1.5, frequency: 0.25, presence: 0.5 };
+    // Token 0 twice and token 1 once among the last four; token 3 before those.
+    assert_eq!(adjusted(penalties, &[3, 3, 0, 1, 0, 2]), [2.0 - 1.0, -4.5 - 0.75, 1.0 - 0.75, 0.5]);
+    assert_eq!(adjusted(Penalties { last_n: 0, ..penalties }, &[0, 1]), logits);
+    assert_eq!(adjusted(Penalties::default(), &[0, 1]), logits);
+    let all = Penalties { last_n: usize::MAX, ..penalties };
+    let long = [&[3][..], &[2; HISTORY]].concat();
+    assert_eq!(adjusted(all, &long)[3], 0.5, "no more than so many are looked at");
+    assert_ne!(adjusted(all, &long[..HISTORY])[3], 0.5);
+}
+
+#[test]
+fn dry_takes_more_the_longer_the_repetition() {
+    let logits = [0.0; 9];
+    let adjusted = |dry: &Dry, history: &[u32]| {
+        adjust(&logits, &Sampling { dry: dry.clone(), ..Sampling::default() }, history, None)
+    };
+    let dry = Dry { multiplier: 0.5, base: 2.0, ..Dry::default() };
+    // 4 would lengthen 1 2 3; nothing else repeats two tokens or more.
+    let history = [1, 2, 3, 4, 5, 1, 2, 3];
+    assert_eq!(adjusted(&dry, &history), [0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0]);
+    // 4 after 2 3, then 6 after 1 2 3: each by its own longest.
+    let two = [7, 2, 3, 4, 1, 2, 3, 6, 1, 2, 3];
+    assert_eq!(adjusted(&dry, &two)[4..7], [-0.5, 0.0, -1.0]);
+    // 2 breaks: only what stands behind it counts. 4 breaks: it loses nothing.
+    let breaking = |id: u32| Dry { breakers: [id].into_iter().collect(), ..dry.clone() };
+    assert_eq!(adjusted(&breaking(2), &history), logits);
+    assert_eq!(adjusted(&breaking(4), &history), logits);
+    assert_eq!(adjusted(&breaking(8), &history)[4], -1.0);
+    assert_eq!(adjusted(&Dry { allowed_length: 4, ..dry.clone() }, &history), logits);
+    assert_eq!(adjusted(&Dry { last_n: 4, ..dry.clone() }, &history), logits);
+    assert_eq!(adjusted(&Dry { multiplier: 0.0, ..dry }, &history), logits);
+}
+
+#[test]
+fn biases_are_added_and_nothing_is_drawn_but_what_is_allowed() {
+    let sampling = Sampling { logit_bias: vec![(1, 2.0), (1, 0.5), (0, -1.0)], ..Sampling::default() };
+    let allowed = [1, 2].into_iter().collect();
+    assert_eq!(adjust(&[1.0, 1.0, 1.0], &sampling, &[], None), [0.0, 3.5, 1.0]);
+    assert_eq!(adjust(&[1.0, 1.0, 1.0], &sampling, &[], Some(&allowed)), [f32::NEG_INFINITY, 3.5, 1.0]);
 }

@@ -95,9 +95,10 @@ def check(client):
     assert streamed == scored
     five = client.completions.create(model=MODEL, prompt="One, two,", max_tokens=4, temperature=0, logprobs=5).choices[0]
     assert "".join(five.logprobs.tokens) == five.text and all(len(top) == 5 for top in five.logprobs.top_logprobs)
-    again = {"prompt": "no no no no no no no no", "max_tokens": 8, "temperature": 0, "model": MODEL}
-    assert client.completions.create(**again).choices[0].text == " no" * 8
-    assert client.completions.create(**again, frequency_penalty=2, presence_penalty=2).choices[0].text != " no" * 8
+    again = {"prompt": "no, no, no, no, no, no, no,", "max_tokens": 12, "temperature": 0, "model": MODEL}
+    plain = client.completions.create(**again).choices[0].text
+    penalized = client.completions.create(**again, frequency_penalty=2, presence_penalty=2).choices[0].text
+    assert penalized.count("no") < plain.count("no"), (penalized, plain)
     refused(openai.BadRequestError, "logit_bias", lambda: ask("x", logit_bias={"999999": 1}))
 
     # An answer that a schema describes, whole, in a stream, and as the client's own parser reads it.
@@ -153,24 +154,18 @@ def check_tools(client):
         asked = {"model": MODEL, "messages": user("How warm is it in Rome?"), "max_tokens": 60, "temperature": 0}
         return client.chat.completions.create(**(asked | {"tools": [WEATHER, other]} | fields))
 
-    named = {"type": "function", "function": {"name": "weather"}}
-    for choice in ["required", named]:
-        answer = ask(tool_choice=choice).choices[0]
-        assert answer.finish_reason == "tool_calls", answer
-        [call] = answer.message.tool_calls
-        assert call.function.name == "weather" and "Rome" in json.loads(call.function.arguments)["city"], call
+    answer = ask(tool_choice="required").choices[0]
+    assert answer.finish_reason == "tool_calls", answer
+    [call] = answer.message.tool_calls
+    assert call.function.name == "weather" and "Rome" in json.loads(call.function.arguments)["city"], call
     name, arguments = "", ""
-    for chunk in ask(tool_choice=named, stream=True):
-        for call in chunk.choices[0].delta.tool_calls or []:
-            name += call.function.name or ""
-            arguments += call.function.arguments or ""
-    assert (name, json.loads(arguments)) == ("weather", json.loads(call_arguments(ask(tool_choice=named))))
+    for chunk in ask(tool_choice={"type": "function", "function": {"name": "weather"}}, stream=True):
+        for piece in chunk.choices[0].delta.tool_calls or []:
+            name += piece.function.name or ""
+            arguments += piece.function.arguments or ""
+    assert (name, json.loads(arguments)) == ("weather", json.loads(call.function.arguments)), (name, arguments)
     unknown = {"type": "function", "function": {"name": "unknown"}}
     refused(openai.BadRequestError, "tool_choice", lambda: ask(tool_choice=unknown))
-
-
-def call_arguments(answer):
-    return answer.choices[0].message.tool_calls[0].function.arguments
 
 
 def main():

@@ -23,6 +23,7 @@ struct Want {
 const WG = 64u;
 const STRIDE = (V + 3u) / 4u * 4u;
 const CUTS = 7u;
+const HELD = 8u;
 // Less than any mass of something.
 const LEAST = 1.1754944e-38;
 
@@ -30,6 +31,7 @@ var<workgroup> best_values: array<f32, WG>;
 var<workgroup> best_ids: array<u32, WG>;
 var<workgroup> partials: array<f32, WG * CUTS>;
 var<workgroup> totals: array<f32, CUTS>;
+var<workgroup> few: array<u32, WG * HELD>;
 
 var<private> row: u32;  // where it begins
 var<private> largest: f32;
@@ -121,9 +123,10 @@ fn argmax(lane: u32, inverse: f32, key: u32) -> u32 {
 fn largest_cut(lane: u32, counted: bool, by_distance: bool, enough: f32) -> u32 {
     var cut = 0u;
     var bits = 32u;  // of the keys from the cut on that are still in question
+    var held = 0u;   // tokens of this lane that are; where they are not too many they are in `few`
     var edges: array<u32, CUTS>;
     for (var turn = 0u; turn < 12u; turn += 1u) {
-        // First at 32, 16, … temperatures from the best, so that nearly all logits are below the cut in the later turns.
+        // First at 32, 16, … temperatures from the best: nearly all logits are soon below the cut, and each lane remembers its others.
         let shift = bits - min(bits, 3u);
         for (var c = 0u; c < CUTS; c += 1u) {
             let off = exp2(5.0 - f32(c));
@@ -133,10 +136,11 @@ fn largest_cut(lane: u32, counted: bool, by_distance: bool, enough: f32) -> u32 
         }
         var sums: array<f32, CUTS>;
         for (var c = 0u; c < CUTS; c += 1u) { sums[c] = 0.0; }
-        let end = select(V, 0u, bits == 0u);
-        for (var i = lane; i < end; i += WG) {
-            let x = logits[row + i];
-            let key = select(ordered(x), 0x7fffffffu - bitcast<u32>(distance_of(x)), by_distance);
+        let all = turn == 0u || held > HELD;
+        let end = select(select(held, (V + WG - 1u - lane) / WG, all), 0u, bits == 0u);
+        for (var n = 0u; n < end; n += 1u) {
+            let x = logits[row + select(few[lane * HELD + min(n, HELD - 1u)], lane + n * WG, all)];
+            let key = key_of(x, by_distance);
             if key < edges[0] || !keeps(x) { continue; }
             var amount = 1.0;
             if !counted { amount = exp(scaled(x)); }
@@ -155,8 +159,21 @@ fn largest_cut(lane: u32, counted: bool, by_distance: bool, enough: f32) -> u32 
             }
         }
         bits = select(shift, 32u - countLeadingZeros(above - cut - 1u), turn == 0u);
+        if all && turn < 4u {
+            held = 0u;
+            for (var i = lane; i < V; i += WG) {
+                let x = logits[row + i];
+                if key_of(x, by_distance) < cut || !keeps(x) { continue; }
+                if held < HELD { few[lane * HELD + held] = i; }
+                held += 1u;
+            }
+        }
     }
     return cut;
+}
+
+fn key_of(x: f32, by_distance: bool) -> u32 {
+    return select(ordered(x), 0x7fffffffu - bitcast<u32>(distance_of(x)), by_distance);
 }
 
 // What is kept: the sum of exp(scaled logit), and of that times the scaled logit.

@@ -49,7 +49,7 @@ pub struct Sampling {
 /// What tokens lose that are among the last ones of the sequence, its prompt included. The defaults take nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
-    /// So many tokens count; `usize::MAX` counts all.
+    /// So many tokens count, up to [`HISTORY`].
     pub last_n: usize,
     /// Divides logits above 0, multiplies others.
     pub repeat: f32,
@@ -69,7 +69,7 @@ pub struct Dry {
     pub base: f32,
     /// Repetitions of fewer tokens lose nothing.
     pub allowed_length: usize,
-    /// So many of the last tokens are looked at; `usize::MAX` looks at all.
+    /// So many of the last tokens are looked at, up to [`HISTORY`].
     pub last_n: usize,
     /// No repetition goes across one of these, and none of these loses anything.
     pub breakers: TokenSet,
@@ -113,6 +113,9 @@ pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Texts that break [`Dry`]'s sequences where nothing else is said, as in llama.cpp.
 pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// Tokens of a sequence that penalties and DRY look back at, at most.
+pub const HISTORY: usize = 4096;
 
 /// Tokens of a sequence that may have a bias.
 pub const BIASES: usize = 300;
@@ -188,6 +191,13 @@ impl Sampling {
         let key = hash(self.seed as u32 ^ hash((self.seed >> 32) as u32 ^ hash(position as u32)));
         let Self { temperature, top_p, top_k, min_p, typical_p, .. } = *self;
         Draw { temperature, top_p, top_k, key, min_p, typical_p }
+    }
+
+    /// How many of the last tokens penalties count, and DRY compares.
+    pub(crate) fn looks_back(&self) -> [usize; 2] {
+        let Self { penalties, dry, .. } = self;
+        let looks = |acts, last_n: usize| if acts { last_n.min(HISTORY) } else { 0 };
+        [looks(penalties.act(), penalties.last_n), looks(dry.acts(), dry.last_n)]
     }
 
     /// Whether logits are other than the model has them before a token is drawn.
@@ -323,8 +333,8 @@ pub fn adjust(logits: &[f32], sampling: &Sampling, history: &[u32], allowed: Opt
     let Sampling { penalties, dry, logit_bias, .. } = sampling;
     let mut biases = HashMap::new();
     logit_bias.iter().for_each(|(id, bias)| *biases.entry(*id).or_default() += f64::from(*bias));
-    let counts = if penalties.act() { counts(last(history, penalties.last_n)) } else { HashMap::new() };
-    let repetitions = if dry.acts() { dry.repetitions(last(history, dry.last_n)) } else { HashMap::new() };
+    let [counted, compared] = sampling.looks_back();
+    let (counts, repetitions) = (counts(last(history, counted)), dry.repetitions(last(history, compared)));
     Adjustment { allowed, biases, counts, penalties: *penalties, dry, repetitions }.of(logits)
 }
 

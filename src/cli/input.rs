@@ -71,7 +71,7 @@ pub struct SamplingArgs {
     /// Draw from tokens of at least this share of the likeliest one's probability
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     min_p: f32,
-    /// The last tokens, the prompt's too, that penalties count; -1 counts all
+    /// The last tokens, the prompt's too, that penalties count; -1 counts 4096
     #[arg(long, value_name = "TOKENS", default_value_t = 64, allow_negative_numbers = true)]
     repeat_last_n: i64,
     /// Divides logits above 0 of tokens that came before, and multiplies others; 1 does nothing
@@ -92,7 +92,7 @@ pub struct SamplingArgs {
     /// Repetitions of fewer tokens lose nothing
     #[arg(long, value_name = "TOKENS", default_value_t = Dry::default().allowed_length)]
     dry_allowed_length: usize,
-    /// The last tokens that are looked at for repetitions; -1 looks at all
+    /// The last tokens that are looked at for repetitions; -1 looks at 4096
     #[arg(long, value_name = "TOKENS", default_value_t = -1, allow_negative_numbers = true)]
     dry_penalty_last_n: i64,
     /// No repetition goes across a token that contains this; several times for several, none for no such text. Without it: line

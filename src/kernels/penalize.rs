@@ -7,7 +7,7 @@ use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Memory, Tensor, TensorDesc, stride};
 use crate::program::Recorder;
-use crate::sampler::{Adjustment, BIASES, Dry, Penalties, Sampling, TokenSet, counts, last};
+use crate::sampler::{Adjustment, BIASES, Dry, HISTORY, Penalties, Sampling, TokenSet, counts, last};
 
 /// See the module.
 pub static PENALIZE: Kernel = Kernel {
@@ -48,11 +48,11 @@ const ALL: u32 = u32::MAX;
 impl PenaltyTensors {
     /// For a vocabulary of `vocab`.
     pub fn declare(vocab: usize, m: &mut Memory) -> Self {
-        let (sequences, context) = (m.capacity.sequences, m.capacity.context);
-        let entries = context + BIASES + PENDING;
+        let (sequences, history) = (m.capacity.sequences, m.capacity.context.min(HISTORY));
+        let entries = history + BIASES + PENDING;
         Self {
             wants: m.input("wants", Count::Penalized, WORDS),
-            lists: m.tensor("lists", Element::U32, sequences, 3 * entries + context + PENDING),
+            lists: m.tensor("lists", Element::U32, sequences, 3 * entries + history + PENDING),
             sets: m.tensor("sets", Element::U32, 2 * sequences, vocab.div_ceil(32)),
             repeats: m.tensor("repeats", Element::U32, sequences, entries),
         }
@@ -81,8 +81,7 @@ impl PenaltyInputs {
         allowed: Option<&TokenSet>,
     ) {
         let Sampling { penalties, dry, logit_bias, .. } = sampling;
-        let counted = if penalties.act() { penalties.last_n } else { 0 };
-        let compared = if dry.acts() { dry.last_n } else { 0 };
+        let [counted, compared] = sampling.looks_back();
         let [n_counted, n_compared] = [counted, compared].map(|n| n.min(pending.len()));
         let recent = last(history, counted - n_counted);
         let (counts, history) = (counts(recent), last(history, compared - n_compared));
