@@ -370,8 +370,8 @@ const MUTATIONS: usize = 12;
 /// cut that keeps everything either way, ids of lanes that are never equal, a factor that all masses have.
 const NO_FAULT: &[&str] = &[
     "V - 1u)",
-    "if want.top_p < 1.0",
-    "if want.typical_p < 1.0",
+    "if part > 0u && share >= 1.0",
+    "if part == 0u && (want.top_k",
     "best_ids[i] < ",
     "largest <= 3",
     "!(distance_of(x) > width)",

@@ -58,16 +58,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     largest = logits[row + min(top, V - 1u)];
     temperature = want.temperature;
-    if want.top_k > 0u && want.top_k < V { low = max(low, largest_cut(lane, true, false, f32(want.top_k))); }
-    if want.typical_p < 1.0 {
+    // Top-k, typical-p and top-p, each by the one search that there is to compile.
+    for (var part = step.zero; part < 3u; part += 1u) {
+        let by_distance = part == 1u;
+        let share = select(want.top_p, want.typical_p, by_distance);
+        if part == 0u && (want.top_k == 0u || want.top_k >= V) { continue; }
+        if part > 0u && share >= 1.0 { continue; }
         let moments = mass(lane);
-        mean = moments.y / moments.x;
+        if by_distance { mean = moments.y / moments.x; }
+        let enough = select(max(share * moments.x, LEAST), f32(want.top_k), part == 0u);
+        let cut = largest_cut(lane, part == 0u, by_distance, enough);
         // An infinite logit has no probability, and is drawn.
-        let nearest = largest_cut(lane, false, true, max(want.typical_p * moments.x, LEAST));
-        width = select(width, bitcast<f32>(0x7fffffffu - nearest), largest <= 3.4028234e38);
-    }
-    if want.top_p < 1.0 {
-        low = max(low, largest_cut(lane, false, false, max(want.top_p * mass(lane).x, LEAST)));
+        if !by_distance { low = max(low, cut); }
+        else if largest <= 3.4028234e38 { width = bitcast<f32>(0x7fffffffu - cut); }
     }
     if want.min_p > 0.0 {
         let likeliest = logits[row + min(argmax(lane, 0.0, 0u), V - 1u)];
