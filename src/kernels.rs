@@ -1,4 +1,4 @@
-//! One file for each kernel: the definition, the bindings, and the method of [`Recorder`](crate::program::Recorder) that
+//! One file for each kernel: the definition, the bindings, and the method of [`Recorder`] that
 //! records it. The shader of the same name is in `shaders/`.
 
 mod aoc_direction;
