@@ -103,7 +103,8 @@ fn a_profile_has_every_dispatch_of_the_step_once() {
             }
             session.push(&vec![2; n]);
             let profile = engine.profile(session, SHORT).unwrap();
-            let costs: Vec<Cost> = engine.costs(depth, n, true).collect();
+            // A dispatch without workgroups is none.
+            let costs: Vec<Cost> = engine.costs(depth, n, true).filter(|cost| *cost != Cost::default()).collect();
             assert_eq!(profile.iter().map(|kernel| kernel.costs.len()).sum::<usize>(), costs.len());
             let of_kernels: Cost = profile.iter().flat_map(|kernel| kernel.costs.iter().copied()).sum();
             assert_eq!(of_kernels, costs.into_iter().sum());

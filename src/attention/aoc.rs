@@ -26,7 +26,7 @@ pub struct AocOptions {
 
 impl Default for AocOptions {
     fn default() -> Self {
-        Self { local: 512, budget: 512, gate: 0.03 }
+        Self { local: 512, budget: 512, gate: 1.0 }
     }
 }
 
