@@ -29,7 +29,7 @@ fn planted_faults_are_caught() {
         &[
             ("tokens[t].y", "tokens[t].x"),
             ("kv_row(t, (head - H) % G)", "kv_row(t, 0u)"),
-            ("slot / PAGE * G + g", "slot / PAGE + g"),
+            ("page * G + g", "page + g"),
             ("t * G + g", "t + g"),
             ("slot % PAGE", "(slot + 1u) % PAGE"),
             ("v.x * turn.x - v.y * turn.y", "v.x * turn.x + v.y * turn.y"),

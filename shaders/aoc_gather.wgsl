@@ -9,8 +9,8 @@ override CAPACITY: u32;
 @group(0) @binding(1) var<storage, read> source: array<u32>;              // [rows]: page slot of row i
 @group(0) @binding(2) var<storage, read> order: array<u32>;               // [G, CAPACITY]
 @group(0) @binding(3) var<storage, read> pages: array<u32>;              // pages of the tree's rows, then of its nodes
-@group(0) @binding(4) var<storage, read_write> k_pages: array<Kv>;       // [pages, G, PAGE, D4]
-@group(0) @binding(5) var<storage, read_write> v_pages: array<Kv>;       // [pages, G, PAGE, D4]
+@group(0) @binding(4) var<storage, read_write> k_pages: array<Kv>;        // [pages, G, PAGE, D4]
+@group(0) @binding(5) var<storage, read_write> v_pages: array<Kv>;        // [pages, G, PAGE, D4]
 
 @compute @workgroup_size(16, 4)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

@@ -26,8 +26,8 @@ const LOWEST = -3.4028234e38;
                                                                          // then trees, largest first: rows, list of rows' pages, of nodes' pages
 @group(0) @binding(3) var<storage, read> lists: array<u32>;              // a sequence's widths, pages of kept queries; pages of trees
 @group(0) @binding(4) var<storage, read> q: array<vec4<f32>>;            // [T, H, D4]
-@group(0) @binding(5) var<storage, read_write> k_pages: array<Kv>;      // [pages, G, PAGE, D4]
-@group(0) @binding(6) var<storage, read_write> v_pages: array<Kv>;      // [pages, G, PAGE, D4]
+@group(0) @binding(5) var<storage, read_write> k_pages: array<Kv>;       // [pages, G, PAGE, D4]
+@group(0) @binding(6) var<storage, read_write> v_pages: array<Kv>;       // [pages, G, PAGE, D4]
 @group(0) @binding(7) var<storage, read_write> near: array<f32>;         // [T, H, 4]: (m, l) of the near past, then whether a row answers alone
 @group(0) @binding(8) var<storage, read_write> o: array<vec4<f32>>;      // [T, H, D4]: its answer, then that of both
 @group(0) @binding(9) var<uniform> layer: vec4<u32>;                     // x: the layer's first width

@@ -9,8 +9,8 @@ override LEAF: u32;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> pages: array<u32>;         // pages of the tree's rows, then of its nodes
-@group(0) @binding(2) var<storage, read_write> k_pages: array<Kv>;  // [pages, G, PAGE, D4]
-@group(0) @binding(3) var<storage, read_write> v_pages: array<Kv>;  // [pages, G, PAGE, D4]
+@group(0) @binding(2) var<storage, read_write> k_pages: array<Kv>;   // [pages, G, PAGE, D4]
+@group(0) @binding(3) var<storage, read_write> v_pages: array<Kv>;   // [pages, G, PAGE, D4]
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

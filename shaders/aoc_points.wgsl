@@ -11,8 +11,8 @@ override SCALE: f32;
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> source: array<u32>;       // [rows]: page slot of row i
 @group(0) @binding(2) var<storage, read> queries: array<u32>;      // [POINTS / (2 PAGE)]: their pages
-@group(0) @binding(3) var<storage, read> k_pages: array<Kv>;      // [pages, G, PAGE, D4]
-@group(0) @binding(4) var<storage, read> v_pages: array<Kv>;      // [pages, G, PAGE, D4]
+@group(0) @binding(3) var<storage, read> k_pages: array<Kv>;       // [pages, G, PAGE, D4]
+@group(0) @binding(4) var<storage, read> v_pages: array<Kv>;       // [pages, G, PAGE, D4]
 @group(0) @binding(5) var<storage, read_write> points: array<vec4<f32>>;  // [G, CAPACITY, POINTS / 4]
 @group(0) @binding(6) var<storage, read_write> order: array<u32>;         // [G, CAPACITY]
 

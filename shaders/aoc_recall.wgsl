@@ -12,8 +12,8 @@ const R = H / G;
 @group(0) @binding(1) var<storage, read> tokens: array<vec4<u32>>;      // [T]: token, position, page slot, sequence
 @group(0) @binding(2) var<storage, read> far: array<vec4<u32>>;         // [B]: first tree, trees, starting size, first of its lists
 @group(0) @binding(3) var<storage, read> lists: array<u32>;
-@group(0) @binding(4) var<storage, read> k_pages: array<Kv>;           // [pages, G, PAGE, D4]
-@group(0) @binding(5) var<storage, read> v_pages: array<Kv>;           // [pages, G, PAGE, D4]
+@group(0) @binding(4) var<storage, read> k_pages: array<Kv>;            // [pages, G, PAGE, D4]
+@group(0) @binding(5) var<storage, read> v_pages: array<Kv>;            // [pages, G, PAGE, D4]
 @group(0) @binding(6) var<storage, read_write> q: array<vec4<f32>>;     // [T, H, D4]
 
 @compute @workgroup_size(16, 4)

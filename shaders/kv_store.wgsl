@@ -12,8 +12,8 @@ override G: u32;
 @group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;          // [T, G, D4]
 @group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, D4]
 @group(0) @binding(4) var<storage, read_write> q: array<vec4<f32>>;    // [T, H, D4]
-@group(0) @binding(5) var<storage, read_write> k_pages: array<u32>;    // [pages, G], blocks of PAGE rows
-@group(0) @binding(6) var<storage, read_write> v_pages: array<u32>;    // [pages, G], blocks of PAGE rows
+@group(0) @binding(5) var<storage, read_write> k_pages: array<Kv>;     // [pages, G], blocks of PAGE rows
+@group(0) @binding(6) var<storage, read_write> v_pages: array<Kv>;     // [pages, G], blocks of PAGE rows
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

@@ -197,10 +197,8 @@ impl Conversation {
     ) -> Result<Answer> {
         let context = engine.capacity().context;
         let (prompt, dropped) = self.fit(context)?;
-        let common = self.session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
         self.session.constrain(None);
-        self.session.rewind(common);
-        self.session.push(&prompt[common..]);
+        self.session.set_tokens(&prompt);
         self.session.constrain(self.constraint.clone());
         // Computed tokens may be fewer than those in common: the last answer's end was drawn and not run.
         let pending = self.session.pending().len();

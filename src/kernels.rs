@@ -33,7 +33,7 @@ mod softcap;
 mod swiglu;
 
 pub use aoc_gate::Trials;
-pub use aoc_lookup::{Cover, CoverTensors, FarInputs};
+pub use aoc_lookup::{Cover, CoverTensors, FarInputs, Kept};
 pub use attention_prefill::Scores;
 pub use embed::SAMPLED;
 pub use linear::Norm;
@@ -229,7 +229,7 @@ impl Recorder<'_> {
         let spec = spec.include(kv_include(element)).u32("G", d.kv_heads);
         match bound {
             Some(_) => spec.include(KV_BY_TOKEN),
-            None => spec.include(KV_PAGED).u32("PAGE", Capacity::PAGE),
+            None => spec.include(SLOTS).include(KV_PAGED).u32("PAGE", Capacity::PAGE),
         }
     }
 }

@@ -115,11 +115,6 @@ pub enum Mode {
 impl Mode {
     /// All of them.
     pub const ALL: [Self; 3] = [Mode::Prefill, Mode::Batch, Mode::Decode];
-
-    /// Whether a sequence may have several tokens.
-    pub(crate) fn is_prefill(self) -> bool {
-        self == Mode::Prefill
-    }
 }
 
 /// One of each mode, indexed by it.

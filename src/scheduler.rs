@@ -23,7 +23,7 @@ use crate::engine::{Drawn, Engine, Launched, check_alternatives, check_drawn, ch
 use crate::error::{Error, Result};
 use crate::kv::PAGE;
 use crate::sampler::{Logprobs, Sampling};
-use crate::session::Session;
+use crate::session::{Session, common};
 use crate::text::{StopText, StreamDecoder, Tokenizer};
 
 /// What is asked for: a prompt to go on from.
@@ -394,7 +394,7 @@ impl Scheduler {
         self.drop_cancelled();
         let result = self.ready().and_then(|()| {
             self.embed()?;
-            self.admit()?;
+            self.admit();
             let ahead = self.engine.as_ref().map_or(1, |engine| if engine.gpu().is_some() { AHEAD } else { 1 });
             let began = self.begin()?;
             if self.flights.len() >= ahead || !began { self.end() } else { Ok(()) }
@@ -475,11 +475,11 @@ impl Scheduler {
     }
 
     /// Begins requests while there is room for them.
-    fn admit(&mut self) -> Result<()> {
-        let Some(engine) = &mut self.engine else { return Ok(()) };
+    fn admit(&mut self) {
+        let Some(engine) = &mut self.engine else { return };
         if !self.texts.is_empty() && !self.running.is_empty() {
             // The next text gets the pages of those that end.
-            return Ok(());
+            return;
         }
         while self.running.len() < engine.capacity().sequences {
             // Each that runs may soon need one more.
@@ -488,24 +488,31 @@ impl Scheduler {
             let mut job = if let Some(job) = self.preempted.front() {
                 // What it has drawn on the device may not all be known yet.
                 if job.in_flight > 0 || !fits(job.tokens()) {
-                    return Ok(());
+                    return;
                 }
-                let Some(job) = self.preempted.pop_front() else { return Ok(()) };
+                let Some(job) = self.preempted.pop_front() else { return };
                 job
             } else {
                 let shares = |job: &&Job| shares_more(engine, &self.running, job.tokens());
                 let Some((turn, job)) = self.waiting.fronts().enumerate().find(|(_, job)| !shares(job)) else {
-                    return Ok(());
+                    return;
                 };
                 // Whose turn it is waits for room; nobody goes before.
                 if !fits(job.tokens()) {
-                    return Ok(());
+                    return;
                 }
-                let Some(mut job) = self.waiting.take(turn) else { return Ok(()) };
+                let Some(mut job) = self.waiting.take(turn) else { return };
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 self.begun += 1;
                 job.number = self.begun;
-                let session = job.session.insert(engine.session_with(job.request.attention)?);
+                let session = match engine.session_with(job.request.attention) {
+                    Ok(session) => job.session.insert(session),
+                    Err(e) => {
+                        self.stats.failed += 1;
+                        (job.events)(Event::Failed(e));
+                        continue;
+                    }
+                };
                 session.sampling = job.request.sampling.clone();
                 session.logprobs = job.request.logprobs;
                 session.push(&job.request.prompt);
@@ -519,7 +526,6 @@ impl Scheduler {
             }
             self.running.push(job);
         }
-        Ok(())
     }
 
     /// Begins a step of what all requests are at; false where none can go on before an earlier step has ended.
@@ -731,10 +737,10 @@ impl Job {
 /// Whether one of those that run will soon have computed more of these tokens than is kept.
 fn shares_more(engine: &Engine, running: &[Job], tokens: &[u32]) -> bool {
     let kept = engine.kept(tokens);
-    running.iter().filter(|job| job.drawn + job.drawing == 0).any(|job| {
-        let common = job.tokens().iter().zip(&tokens[..tokens.len() - 1]).take_while(|(a, b)| a == b).count();
-        common / PAGE * PAGE > kept
-    })
+    running
+        .iter()
+        .filter(|job| job.drawn + job.drawing == 0)
+        .any(|job| common(job.tokens(), &tokens[..tokens.len() - 1]) / PAGE * PAGE > kept)
 }
 
 /// The same for another request.

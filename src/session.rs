@@ -87,6 +87,13 @@ impl Session {
         self.tokens.extend_from_slice(tokens);
     }
 
+    /// Makes `tokens` its tokens; what it has in common with them stays computed.
+    pub fn set_tokens(&mut self, tokens: &[u32]) {
+        let common = common(&self.tokens, tokens);
+        self.rewind(common);
+        self.push(&tokens[common..]);
+    }
+
     /// Forgets the tokens from `len` on, and the pages that held them. Where pages of positions before `len` are no more, as the far
     /// past of [`Attention::Window`] and [`Attention::Aoc`] is not kept by position, all tokens behind the first page are
     /// pending again.
@@ -182,4 +189,9 @@ impl Session {
             self.table.give_back(self.table.len().saturating_sub(local) / PAGE * PAGE);
         }
     }
+}
+
+/// Tokens that both begin with.
+pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

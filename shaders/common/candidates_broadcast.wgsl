@@ -49,7 +49,7 @@ fn score(at: Depth, g: u32, lane: u32) {
         for (var d = step.zero; d < LANES; d += 1u) {
             for (var c = 0u; c < OWN_DIMS; c += 1u) {
                 var k: array<vec4<f32>, PAIR>;
-                for (var j = 0u; j < PAIR; j += 1u) { 
+                for (var j = 0u; j < PAIR; j += 1u) {
                     k[j] = key4(base[j] / PAGE, base[j] % PAGE, own_dim(c, d), scale[j][c]);
                 }
                 for (var r = 0u; r < R; r += 1u) {

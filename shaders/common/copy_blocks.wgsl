@@ -1,6 +1,4 @@
 // Copies rows of keys and values that are stored in blocks, unit by unit.
-alias Kv = u32;
-
 const UNITS = OF_Q + OF_SCALES;  // of a row
 
 fn unit_at(row: u32, i: u32) -> u32 {

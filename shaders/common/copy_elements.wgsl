@@ -1,6 +1,4 @@
 // Copies rows of keys and values that are stored one by one, unit by unit.
-alias Kv = Kv4;
-
 const UNITS = D4;  // of a row
 
 fn unit_at(row: u32, i: u32) -> u32 {

@@ -1,4 +1,6 @@
 // Where keys and values in blocks of 32 dims lie: of each head of a page the q of PAGE rows, then their scales, f16, two in a word.
+alias Kv = u32;  // what pages are arrays of
+
 const BLOCKS = (D4 + 7u) / 8u;        // of a row
 const OF_Q = BITS * BLOCKS;           // words of a row
 const OF_SCALES = (BLOCKS + 1u) / 2u; // words of a row

@@ -1,5 +1,6 @@
 // KV elements stored f16, two in a word. Values beyond ±65504 are clamped: packing them is undefined.
 alias Kv4 = vec2<u32>;
+alias Kv = Kv4;  // what pages are arrays of
 
 fn kv_unpack(x: Kv4) -> vec4<f32> {
     return vec4(unpack2x16float(x.x), unpack2x16float(x.y));

@@ -1,5 +1,6 @@
 // KV elements stored f32.
 alias Kv4 = vec4<f32>;
+alias Kv = Kv4;  // what pages are arrays of
 
 fn kv_unpack(x: Kv4) -> vec4<f32> {
     return x;

@@ -4,5 +4,5 @@ override PAGE: u32;
 // The row of token t, head g.
 fn kv_row(t: u32, g: u32) -> u32 {
     let slot = tokens[t].z;
-    return (slot / PAGE * G + g) * PAGE + slot % PAGE;
+    return row_at(slot / PAGE, g, slot);
 }

@@ -1,6 +1,4 @@
 // Reads keys and values that are stored in blocks: dims 4i .. of slot j of a head of a page, `head` counted through all pages.
-alias Kv = u32;
-
 fn key4(head: u32, j: u32, i: u32, scale: f32) -> vec4<f32> {
     return scale * quants(k_pages[quants_at(head, j, i)], i);
 }

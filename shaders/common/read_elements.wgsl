@@ -1,6 +1,4 @@
 // Reads keys and values that are stored one by one: dims 4i .. of slot j of a head of a page, `head` counted through all pages.
-alias Kv = Kv4;
-
 fn key4(head: u32, j: u32, i: u32, _scale: f32) -> vec4<f32> {
     return kv_unpack(k_pages[(head * PAGE + j) * D4 + i]);
 }

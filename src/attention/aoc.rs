@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::gate;
 use crate::error::{Error, Result};
-use crate::kernels::Cover;
+use crate::kernels::{Cover, Kept};
 use crate::kv::{PAGE, PagePool, PageTable, Pages};
 
 /// How much a session reads of its far past.
@@ -275,9 +275,8 @@ impl Far {
 
     /// Positions whose queries widths are tried with, at most `most` at once: those of each trial in every layer.
     pub fn trials(&self, table: &PageTable, most: usize) -> Vec<Vec<usize>> {
-        let is_kept = |position: &usize| position / Cover::STRIDE % 2 == 1;
-        let span = (table.len() - Cover::SPAN).next_multiple_of(Cover::STRIDE)..table.len();
-        let positions: Vec<_> = span.step_by(Cover::STRIDE).filter(is_kept).collect();
+        let is_kept = |position: &usize| matches!(Cover::kept(*position), Some(Kept::Trials(_)));
+        let positions: Vec<_> = (table.len() - Cover::SPAN..table.len()).filter(is_kept).collect();
         positions.chunks(most).map(<[usize]>::to_vec).collect()
     }
 

@@ -55,9 +55,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut session = options.cache.restore(&mut engine, empty)?;
     let load = began.elapsed();
     session.sampling = options.sampling.sampling(&tokenizer);
-    let common = session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
-    session.rewind(common);
-    session.push(&prompt[common..]);
+    session.set_tokens(&prompt);
     session.constrain(options.sampling.constraint(&tokenizer, engine.config().vocab)?);
     let cached = session.computed();
     let mut stream = Stream::new();

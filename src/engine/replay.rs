@@ -198,18 +198,8 @@ impl Engine {
         }
         let Some((least, most)) = pages.iter().min().zip(pages.iter().max()) else { return Ok(Vec::new()) };
         // Pages of one session lie together in all but odd cases.
+        let elements = self.memory.desc(t).host_of(&self.read_pages(t, *least..*most + 1)?);
         let (base, page) = (*least as usize, heads * PAGE * d);
-        let read;
-        let (elements, base) = match &self.device {
-            Device::Gpu(on) => {
-                let desc = self.memory.desc(t);
-                let bytes = desc.bytes_of(heads * PAGE);
-                let n = *most as usize + 1 - base;
-                read = desc.host_of(&on.gpu.read_at(&on.buffers, t, base * bytes, n * bytes)?);
-                (&read, base)
-            }
-            Device::Cpu { host } => (&host[t.0], 0),
-        };
         let mut rows = vec![0.0; (end - first) * heads * d];
         for (position, to) in (first..end).zip(rows.chunks_exact_mut(heads * d)) {
             let slot = table.slot(position) as usize;

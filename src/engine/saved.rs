@@ -167,7 +167,7 @@ impl Engine {
     }
 
     /// Keys and values of all layers.
-    fn page_tensors(&self) -> impl Iterator<Item = Tensor> {
+    pub(super) fn page_tensors(&self) -> impl Iterator<Item = Tensor> {
         let is_kv = |t: &Tensor| {
             let name = &self.memory.desc(*t).name;
             name.ends_with(".k_pages") || name.ends_with(".v_pages")
@@ -176,11 +176,11 @@ impl Engine {
     }
 
     /// Bytes of one page of a tensor.
-    fn page_bytes(&self, t: Tensor) -> usize {
+    pub(super) fn page_bytes(&self, t: Tensor) -> usize {
         self.memory.desc(t).bytes_of(self.config.attention.kv_heads * PAGE)
     }
 
-    fn read_pages(&self, t: Tensor, pages: Range<u32>) -> Result<Vec<u8>> {
+    pub(super) fn read_pages(&self, t: Tensor, pages: Range<u32>) -> Result<Vec<u8>> {
         let range = self.bytes_of_pages(t, pages);
         match &self.device {
             Device::Gpu(on) => on.gpu.read_at(&on.buffers, t, range.start, range.len()),
@@ -188,7 +188,7 @@ impl Engine {
         }
     }
 
-    fn write_pages(&mut self, t: Tensor, pages: Range<u32>, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write_pages(&mut self, t: Tensor, pages: Range<u32>, bytes: &[u8]) -> Result<()> {
         let range = self.bytes_of_pages(t, pages);
         match &mut self.device {
             Device::Gpu(on) => on.gpu.write_at(&on.buffers, t, range.start, bytes),

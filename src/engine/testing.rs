@@ -3,7 +3,7 @@
 use super::{Device, Engine, EngineOptions, Loading};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kv::{PAGE, PagePool};
+use crate::kv::PagePool;
 use crate::prefix::PrefixCache;
 use crate::weights::Weights;
 
@@ -30,25 +30,12 @@ impl Engine {
     /// Fills every page that no session holds: values with NaN, keys with large numbers, so that reading one shows. (A key
     /// of NaN may not: exp of NaN is 0 on some drivers.)
     pub fn poison_free_pages(&mut self) -> Result<()> {
-        let rows = self.config.attention.kv_heads * PAGE;
-        for t in self.memory.handles().filter(|t| self.memory.desc(*t).name.ends_with("_pages")) {
-            let desc = self.memory.desc(t);
-            let page = desc.bytes() / desc.rows * rows;
+        for t in self.page_tensors().collect::<Vec<_>>() {
             // 61280 in f16, also as a scale, 1.3e36 in f32; NaN in both.
-            let byte = if desc.name.ends_with("k_pages") { 0x7b } else { 0xff };
-            match &mut self.device {
-                Device::Gpu(on) => {
-                    let mut bytes = on.gpu.read(&on.buffers, t, desc.bytes())?;
-                    for free in self.pool.free() {
-                        bytes[free as usize * page..][..page].fill(byte);
-                    }
-                    on.gpu.write(&on.buffers, t, &bytes)?;
-                }
-                Device::Cpu { host } => {
-                    for free in self.pool.free() {
-                        host[t.0].bytes_mut()[free as usize * page..][..page].fill(byte);
-                    }
-                }
+            let byte = if self.memory.desc(t).name.ends_with("k_pages") { 0x7b } else { 0xff };
+            let page = vec![byte; self.page_bytes(t)];
+            for free in self.pool.free() {
+                self.write_pages(t, free..free + 1, &page)?;
             }
         }
         Ok(())

@@ -65,8 +65,7 @@ impl Engine {
             return Ok(());
         }
         self.begin_trees(sessions)?;
-        let has_work = |s: &&mut Session| s.far.as_ref().is_some_and(|far| far.is_building() || far.is_due(&s.table));
-        if !sessions.iter().any(has_work) {
+        if next_work(sessions).is_none() {
             self.credit = self.credit.min(0);
             return Ok(());
         }
@@ -95,15 +94,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes on by a unit of work, of the first tree under way or else of the first trials that are due. Returns its operations; `None`
-    /// where there is nothing to do.
+    /// Goes on by a unit of the [next work](next_work). Returns its operations; `None` where there is nothing to do.
     fn go_on(&mut self, sessions: &mut [&mut Session]) -> Result<Option<u64>> {
-        let mut with_far = sessions.iter_mut().filter_map(|s| Some((s.far.as_mut()?, &mut s.table)));
-        if let Some((far, table)) = with_far.find(|(far, _)| far.is_building()) {
-            return self.build(far, table);
-        }
-        let mut with_far = sessions.iter_mut().filter_map(|s| Some((s.far.as_mut()?, &s.table)));
-        match with_far.find(|(far, table)| far.is_due(table)) {
+        match next_work(sessions) {
+            Some((far, table)) if far.is_building() => self.build(far, table),
             Some((far, table)) => self.try_widths(far, table),
             None => Ok(None),
         }
@@ -170,6 +164,16 @@ impl Engine {
         let rows = (inputs.tokens.len() * far.rows() * d.heads * 4 * d.head_dim) as u64;
         Ok(Some(self.trees[program].cost(&step, &self.memory).flops + rows))
     }
+}
+
+/// The first tree under way, or else the first trials that are due.
+fn next_work<'a>(sessions: &'a mut [&mut Session]) -> Option<(&'a mut Far, &'a mut PageTable)> {
+    let first = |is_next: &dyn Fn(&Far, &PageTable) -> bool| {
+        sessions.iter().position(|s| s.far.as_ref().is_some_and(|far| is_next(far, &s.table)))
+    };
+    let next = first(&|far, _| far.is_building()).or_else(|| first(&Far::is_due))?;
+    let s = &mut *sessions[next];
+    Some((s.far.as_mut()?, &mut s.table))
 }
 
 /// Which program does a unit of work, and for which step.

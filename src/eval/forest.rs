@@ -4,7 +4,7 @@
 use super::{Answers, Far, Past, Query, Reads, maths};
 use crate::attention::aoc::{self, Unit};
 use crate::kernel::Step;
-use crate::kernels::{AttentionDims, Cover, CoverTensors};
+use crate::kernels::{AttentionDims, Cover, CoverTensors, Kept};
 use crate::kv::PAGE;
 use crate::memory::{Capacity, Element, Host, Memory, Tensor};
 use crate::program::{Mode, Program, Recorder};
@@ -157,14 +157,11 @@ impl Forest {
 /// are measured with.
 pub(super) fn kept(past: &Past) -> [Vec<usize>; 2] {
     let all = past.local().saturating_sub(Cover::SPAN)..past.local();
-    let kept = |kind| {
-        let is_kept = |local: &usize| {
-            let position = past.first + local;
-            position.is_multiple_of(Cover::STRIDE) && position / Cover::STRIDE % 2 == kind
-        };
-        all.clone().filter(is_kept).collect()
-    };
-    [kept(0), kept(1)]
+    let kind = |local: usize| Cover::kept(past.first + local);
+    [
+        all.clone().filter(|local| matches!(kind(*local), Some(Kept::Metric(_)))).collect(),
+        all.filter(|local| matches!(kind(*local), Some(Kept::Trials(_)))).collect(),
+    ]
 }
 
 /// Of the heads of one layer: built by the references of the kernels that build them on a device.

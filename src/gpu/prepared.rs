@@ -82,7 +82,7 @@ impl Gpu {
 
     /// Runs every dispatch of `prepared` for `step` and waits.
     pub fn run(&self, buffers: &Buffers, prepared: &mut Prepared, step: &Step) -> Result<()> {
-        let last = self.begin(buffers, prepared, step, &[])?;
+        let last = self.launch(buffers, prepared, step, &[])?;
         self.finish(prepared, last).map(drop)
     }
 
@@ -97,38 +97,9 @@ impl Gpu {
         Ok(())
     }
 
-    /// Begins to run `prepared` for `step`, and to read back bytes (from and to multiples of 4) of tensors afterwards.
+    /// Submits `prepared` for `step` in pieces that the governor allows, and waits for all but the last, behind which bytes of tensors
+    /// are read back (from and to multiples of 4).
     pub fn launch(
-        &self,
-        buffers: &Buffers,
-        prepared: &mut Prepared,
-        step: &Step,
-        wanted: &[(Tensor, Range<usize>)],
-    ) -> Result<Running> {
-        self.begin(buffers, prepared, step, wanted)
-    }
-
-    /// Waits for the end of what was launched and returns what was read back.
-    pub fn finish(&self, prepared: &mut Prepared, running: Running) -> Result<Vec<u32>> {
-        let Running { submission, read_back, bytes, mapped, began, workgroups } = running;
-        self.wait(submission)?;
-        let found: Vec<u32> = self.mapped(&read_back.buffer, TICKS + bytes, mapped)?;
-        let (ticks, words) = found.split_at(TICKS / 4);
-        let time = match read_back.clock {
-            Some(_) => self.between(bytemuck::pod_read_unaligned(bytemuck::cast_slice(ticks))),
-            // Submissions run one after the other: this one since the one before was over.
-            None => prepared.over.map_or(began, |over| began.max(over)).elapsed(),
-        };
-        prepared.governor.learn(workgroups, time);
-        prepared.over = Some(Instant::now());
-        read_back.buffer.unmap();
-        prepared.read_backs.push(read_back);
-        Ok(words.to_vec())
-    }
-
-    /// Submits `prepared` for `step` in pieces that the governor allows, and waits for all but the last, behind which `wanted` is
-    /// read back.
-    fn begin(
         &self,
         buffers: &Buffers,
         prepared: &mut Prepared,
@@ -149,6 +120,24 @@ impl Gpu {
             }
             self.finish(prepared, running)?;
         }
+    }
+
+    /// Waits for the end of what was launched and returns what was read back.
+    pub fn finish(&self, prepared: &mut Prepared, running: Running) -> Result<Vec<u32>> {
+        let Running { submission, read_back, bytes, mapped, began, workgroups } = running;
+        self.wait(submission)?;
+        let found: Vec<u32> = self.mapped(&read_back.buffer, TICKS + bytes, mapped)?;
+        let (ticks, words) = found.split_at(TICKS / 4);
+        let time = match read_back.clock {
+            Some(_) => self.between(bytemuck::pod_read_unaligned(bytemuck::cast_slice(ticks))),
+            // Submissions run one after the other: this one since the one before was over.
+            None => prepared.over.map_or(began, |over| began.max(over)).elapsed(),
+        };
+        prepared.governor.learn(workgroups, time);
+        prepared.over = Some(Instant::now());
+        read_back.buffer.unmap();
+        prepared.read_backs.push(read_back);
+        Ok(words.to_vec())
     }
 
     fn submit(

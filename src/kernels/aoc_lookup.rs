@@ -51,6 +51,15 @@ pub struct Cover {
     pub group: usize,
 }
 
+/// What a query is kept for; a later one of the same turn takes its place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kept {
+    /// The metric of trees: that of one head.
+    Metric(usize),
+    /// Trying widths: those of all heads.
+    Trials(usize),
+}
+
 impl Cover {
     /// Rows of a leaf.
     pub const LEAF: usize = 8;
@@ -76,6 +85,16 @@ impl Cover {
     /// Entries before the pages of kept queries.
     pub fn widths(&self) -> usize {
         self.tried(1 + Self::TRIALS.len())
+    }
+
+    /// Whether the query at `position` is kept, for what, and in which turn of its kind.
+    pub fn kept(position: usize) -> Option<Kept> {
+        let (n, turn) = (position / Self::STRIDE, position / (2 * Self::STRIDE) % Self::POINTS);
+        match position % Self::STRIDE {
+            0 if n.is_multiple_of(2) => Some(Kept::Metric(turn)),
+            0 => Some(Kept::Trials(turn)),
+            _ => None,
+        }
     }
 
     /// Pages of kept queries, where `group` query heads share keys and values.
@@ -275,18 +294,16 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
 
 /// Queries that are kept go where the oldest are.
 fn keep(spec: &Spec, position: usize, pages: &[u32], g: usize, queries: &[f32], mut kv: [&mut Host; 2]) {
-    let [points, every, d4] = ["POINTS", "STRIDE", "D4"].map(|n| spec.get_u32(n));
-    if !position.is_multiple_of(every) {
-        return;
-    }
-    let (turn, group) = (position / every / 2 % points, queries.len() / (4 * d4));
+    let d4 = spec.get_u32("D4");
+    let group = queries.len() / (4 * d4);
     let mut put = |item: usize, r: usize| {
         let (half, at) = kept_at(spec, pages, g, item);
         kv[half].set_kv_row(at, &queries[r * 4 * d4..][..4 * d4]);
     };
-    match position / every % 2 {
-        0 => put(turn, turn % group),
-        _ => (0..group).for_each(|r| put(points + turn * group + r, r)),
+    match Cover::kept(position) {
+        Some(Kept::Metric(turn)) => put(turn, turn % group),
+        Some(Kept::Trials(turn)) => (0..group).for_each(|r| put(Cover::POINTS + turn * group + r, r)),
+        None => {}
     }
 }
 

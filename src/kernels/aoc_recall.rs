@@ -1,7 +1,7 @@
 //! `q[t, h]` = the query of head h at the position of token t that aoc_lookup kept, for trying widths with.
 
 use super::AttentionDims;
-use super::aoc_lookup::{Cover, FarInputs, kept_at, kept_spec, kv_spec};
+use super::aoc_lookup::{Cover, FarInputs, Kept, kept_at, kept_spec, kv_spec};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Element, Host, Tensor, TensorDesc};
@@ -46,14 +46,13 @@ impl Recorder<'_> {
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
     let [tokens, far, lists, k_pages, v_pages, q] = tensors else { unreachable!() };
-    let [d4, heads, kv_heads, points, every, widths] =
-        ["D4", "H", "G", "POINTS", "STRIDE", "WIDTHS"].map(|n| spec.get_u32(n));
+    let [d4, heads, kv_heads, widths] = ["D4", "H", "G", "WIDTHS"].map(|n| spec.get_u32(n));
     let (d, group) = (4 * d4, heads / kv_heads);
     for (t, token) in tokens.u32().chunks(4).take(step.n_tokens as usize).enumerate() {
         let list = far.u32()[4 * token[3] as usize + 3] as usize;
-        let turn = token[1] as usize / every / 2 % points;
+        let Some(Kept::Trials(turn)) = Cover::kept(token[1] as usize) else { unreachable!("a query kept for trials") };
         for h in 0..heads {
-            let item = points + turn * group + h % group;
+            let item = Cover::POINTS + turn * group + h % group;
             let (half, at) = kept_at(spec, &lists.u32()[list + widths..], h / group, item);
             let kv = if half == 1 { &*v_pages } else { &*k_pages };
             kv.kv_row(at, &mut q.f32_mut()[(t * heads + h) * d..][..d]);

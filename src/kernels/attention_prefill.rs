@@ -13,7 +13,7 @@ use super::{ADD_DOT, ATTENTION, AttentionDims, AttentionInputs, OF_8, SOFTCAP_OF
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
-use crate::program::Recorder;
+use crate::program::{Mode, Recorder};
 
 /// See the module.
 pub static ATTENTION_PREFILL: Kernel = Kernel {
@@ -57,10 +57,9 @@ impl Recorder<'_> {
         kv: [Tensor; 2],
         o: Tensor,
     ) {
-        let far = inputs.far.filter(|_| scores.window == 0);
-        let widths = far.map(|(_, far)| far.layer(self.count(&AOC_LOOKUP)));
         self.attention_near(d, inputs, scores, q, kv, o);
-        if let (Some((cover, far)), Some(widths)) = (far, widths) {
+        if let Some((cover, far)) = inputs.far.filter(|_| scores.window == 0) {
+            let widths = far.layer(self.count(&AOC_LOOKUP));
             self.aoc_lookup(d, cover, widths, scores, inputs.tokens, far, [q, kv[0], kv[1], inputs.near, o]);
         }
     }
@@ -86,12 +85,12 @@ impl Recorder<'_> {
         let spec = spec.u32("PAGE", Capacity::PAGE).u32("RUN", AttentionDims::RUN).f32("SCALE", scores.scale);
         let spec = spec.u32("WINDOW", scores.window).f32("CAP", scores.cap);
         let tile = self.tile();
-        let tokens = if self.mode().is_prefill() { d.tokens_each(tile) } else { 1 };
+        let tokens = if self.mode() == Mode::Prefill { d.tokens_each(tile) } else { 1 };
         let spec = spec.include(part_include(tile)).u32("TOKENS", tokens);
         // Eight invocations that share by subgroup are a workgroup.
         let spec = if tile.broadcast { spec.include(OF_8) } else { spec.u32("LANES", tile.lanes) };
         let i = inputs;
-        if !self.mode().is_prefill() {
+        if self.mode() != Mode::Prefill {
             self.attention_decode(spec, d, [i.tokens, i.sequences, i.pages, q, kv[0], kv[1], i.parts]);
             return self.attention_merge(d, [i.sequences, i.parts, o, i.near]);
         }

@@ -4,7 +4,7 @@
 //!
 //! Source: ggml's `quantize_row_q8_0_ref` and `quantize_row_q4_0_ref`; the rotation: Ashkboos et al. 2024, arXiv:2404.00456, section 4.
 
-use super::{AttentionDims, AttentionInputs, KV_PAGED, WORKGROUP, blocks_spec, kv_put_spec, kv_row};
+use super::{AttentionDims, AttentionInputs, KV_PAGED, SLOTS, WORKGROUP, blocks_spec, kv_put_spec, kv_row};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Capacity, Element, Host, Tensor, TensorDesc};
@@ -43,7 +43,7 @@ impl Recorder<'_> {
             self.expect(rows, Element::F32, d.kv_heads * d.head_dim);
             self.expect(pages, element, d.head_dim);
         }
-        let spec = kv_put_spec(blocks_spec(Spec::default(), element), element).include(KV_PAGED);
+        let spec = kv_put_spec(blocks_spec(Spec::default(), element), element).include(SLOTS).include(KV_PAGED);
         let turned = 1 << d.head_dim.trailing_zeros().min(5);
         let spec = spec.u32("D4", d.head_dim / 4).u32("R4", turned / 4).u32("H", d.heads).u32("G", d.kv_heads);
         let spec = spec.u32("PAGE", Capacity::PAGE);

@@ -60,7 +60,7 @@ impl Recorder<'_> {
 
     /// Invocations of a workgroup for the rows of `part`.
     pub(super) fn lanes_of(&self, part: Tensor) -> usize {
-        let wide = !self.mode().is_prefill() && self.desc(part).rows >= WIDE;
+        let wide = self.mode() != Mode::Prefill && self.desc(part).rows >= WIDE;
         if wide { self.tile().lanes.max(WORKGROUP) } else { self.tile().lanes }
     }
 
