@@ -260,7 +260,6 @@ impl Far {
             self.trees.push(Arc::new(tree));
             table.give_back(self.end());
             self.known.widths = self.widths();
-            self.trial = 0;
         }
     }
 
