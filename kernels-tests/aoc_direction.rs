@@ -10,9 +10,10 @@ fn planted_faults_are_caught() {
     catches(
         "aoc_direction",
         &[
-            ("variances[other] > variances[best]", "variances[other] < variances[best]"),
+            ("variance > largest", "variance < largest"),
             ("/ f32(step.segment)", ""),
-            ("max(variances[best], 1e-30)", "1.0"),
+            ("max(largest, 1e-30)", "1.0"),
+            ("- sum * mean", ""),
         ],
     );
     catches_any_fault("aoc_direction");

@@ -11,8 +11,8 @@ fn planted_faults_are_caught() {
         "aoc_keys",
         &[
             ("i / step.segment", "i % step.segment"),
-            ("before[rows + i] =", "before[rows] ="),
-            ("order[rows + i]) * (POINTS", "i) * (POINTS"),
+            ("add_dot(sums[r]", "add_dot(sums[0]"),
+            ("order[rows + i + r]", "order[rows + i]"),
         ],
     );
     catches_any_fault("aoc_keys");

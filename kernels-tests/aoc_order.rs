@@ -9,7 +9,12 @@ fn sorts_each_segment_and_has_a_place_for_what_is_no_number() {
 fn planted_faults_are_caught() {
     catches(
         "aoc_order",
-        &[("j < i", "j > i"), ("other < key", "other > key"), ("bits >= 0x80000000u", "bits < 0x80000000u")],
+        &[
+            ("other < own", "other > own"),
+            ("sorted[i] < key", "sorted[i] > key"),
+            ("half > 0u", "half > 1u"),
+            ("run / 2u", "run / 4u"),
+        ],
     );
     catches_any_fault("aoc_order");
 }

@@ -9,11 +9,7 @@ fn is_a_step_of_the_power_iteration() {
 fn planted_faults_are_caught() {
     catches(
         "aoc_refine",
-        &[
-            ("keys[i] - mean", "keys[i]"),
-            ("max(largest, 1e-30)", "1.0"),
-            ("before[i]) * POINTS", "before[first]) * POINTS"),
-        ],
+        &[("products - sum", "products + sum"), ("max(size, 1e-30)", "1.0"), ("order[i]) * P4", "order[first]) * P4")],
     );
     catches_any_fault("aoc_refine");
 }

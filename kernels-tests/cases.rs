@@ -194,7 +194,7 @@ pub fn of(kernel: &str) -> Vec<Case> {
         "attention_decode" | "attention_merge" => attention_decode(),
         "aoc_points" => aoc::points().into_iter().map(Case::Aoc).collect(),
         "aoc_direction" | "aoc_keys" | "aoc_refine" => aoc::split().into_iter().map(Case::Aoc).collect(),
-        "aoc_order" => aoc::order().into_iter().map(Case::Aoc).collect(),
+        "aoc_runs" | "aoc_order" => aoc::order().into_iter().map(Case::Aoc).collect(),
         "aoc_gate" => aoc::gate().into_iter().map(Case::Aoc).collect(),
         "aoc_recall" => aoc::recall().into_iter().map(Case::Aoc).collect(),
         "aoc_rank" => aoc::rank().into_iter().map(Case::Aoc).collect(),
@@ -248,7 +248,7 @@ pub fn of(kernel: &str) -> Vec<Case> {
 /// Every case, each once.
 pub fn all() -> Vec<Case> {
     // What is recorded together has the same cases.
-    const OTHERS: &[&str] = &["attention_merge", "aoc_direction", "aoc_keys", "aoc_refine"];
+    const OTHERS: &[&str] = &["attention_merge", "aoc_direction", "aoc_keys", "aoc_refine", "aoc_runs"];
     let kernels = farpast::kernels::ALL.iter().map(|k| k.name).filter(|name| !OTHERS.contains(name));
     kernels.flat_map(of).collect()
 }

@@ -12,6 +12,7 @@ mod aoc_points;
 mod aoc_rank;
 mod aoc_recall;
 mod aoc_refine;
+mod aoc_runs;
 mod attention_decode;
 mod attention_merge;
 mod attention_prefill;

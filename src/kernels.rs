@@ -12,6 +12,7 @@ mod aoc_points;
 mod aoc_rank;
 mod aoc_recall;
 mod aoc_refine;
+mod aoc_runs;
 mod attention_decode;
 mod attention_merge;
 mod attention_prefill;
@@ -65,6 +66,7 @@ pub static ALL: &[&Kernel] = &[
     &aoc_rank::AOC_RANK,
     &aoc_recall::AOC_RECALL,
     &aoc_refine::AOC_REFINE,
+    &aoc_runs::AOC_RUNS,
     &aoc_order::AOC_ORDER,
     &aoc_gate::AOC_GATE,
     &aoc_gather::AOC_GATHER,

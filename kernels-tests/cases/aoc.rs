@@ -62,12 +62,13 @@ pub fn split() -> Vec<Aoc> {
     vec![
         Aoc::Split { heads: 2, rows: 64, segment: 16, values: Spread::Scaled },
         Aoc::Split { heads: 3, rows: 128, segment: 128, values: Spread::Scaled },
+        Aoc::Split { heads: 1, rows: 512, segment: 256, values: Spread::Scaled },
         Aoc::Split { heads: 1, rows: 32, segment: 32, values: Spread::Constant },
     ]
 }
 
 pub fn order() -> Vec<Aoc> {
-    [split(), vec![Aoc::Split { heads: 2, rows: 64, segment: 32, values: Spread::Nan }]].concat()
+    [split(), vec![Aoc::Split { heads: 2, rows: 128, segment: 128, values: Spread::Nan }]].concat()
 }
 
 pub fn gate() -> Vec<Aoc> {
@@ -182,11 +183,9 @@ impl Aoc {
                     r.aoc_split(heads, cover(capacity, 8, 0, 0.0), tensors)
                 });
                 if values == Spread::Nan {
-                    setup.program.dispatches.retain(|d| d.kernel.name == "aoc_order");
+                    setup.program.dispatches.retain(|d| ["aoc_runs", "aoc_order"].contains(&d.kernel.name));
                     let key = |i: usize| if i % 5 == 2 { f32::NAN } else { (i * 13 % 31) as f32 - 9.0 };
                     setup.values.insert(tensors.keys, Host::F32((0..heads * capacity).map(key).collect()));
-                    let places = (0..heads * capacity).map(|i| (i % capacity) as u32).collect();
-                    setup.values.insert(tensors.before, Host::U32(places));
                 }
                 setup
             }
@@ -318,6 +317,7 @@ impl Built {
             direction: m.tensor("direction", Element::F32, d.kv_heads * capacity, Cover::POINTS),
             keys: m.tensor("keys", Element::F32, d.kv_heads, capacity),
             order: m.tensor("order", Element::U32, d.kv_heads * capacity, 1),
+            sorted: m.tensor("sorted", Element::U32, d.kv_heads * capacity, 1),
             before: m.tensor("before", Element::U32, d.kv_heads * capacity, 1),
             ranks: m.tensor("ranks", Element::F32, 1, d.kv_heads + 2),
         };

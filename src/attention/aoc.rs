@@ -107,6 +107,7 @@ pub struct Building {
     pub at: Part,
     tree: Tree,
     merges: usize,
+    is_largest: bool,
 }
 
 /// What of a tree is built next: of one layer after the other, each of its units.
@@ -123,6 +124,8 @@ pub struct Part {
 pub enum Unit {
     /// Coordinates of the rows.
     Points,
+    /// The effective rank of their keys.
+    Rank,
     /// Bisection of segments of so many rows.
     Split(usize),
     /// Rows to their places.
@@ -131,13 +134,14 @@ pub enum Unit {
     Nodes(usize),
 }
 
-/// What each layer of a tree of `rows` rows takes, in order.
-pub fn units(rows: usize) -> Vec<Unit> {
+/// What each layer of a tree of `rows` rows takes, in order; its rank only where that is of use.
+pub fn units(rows: usize, is_ranked: bool) -> Vec<Unit> {
     let halves =
         |n: usize, least: usize| std::iter::successors(Some(n), |n| Some(n / 2)).take_while(move |n| *n >= least);
     let splits = halves(rows, 2 * Cover::LEAF).map(Unit::Split);
     let nodes = halves(rows / Cover::LEAF, 1).map(Unit::Nodes);
-    std::iter::once(Unit::Points).chain(splits).chain([Unit::Gather]).chain(nodes).collect()
+    let points = [Unit::Points, Unit::Rank].into_iter().take(1 + usize::from(is_ranked));
+    points.chain(splits).chain([Unit::Gather]).chain(nodes).collect()
 }
 
 /// Rows of the nodes that are looked at first of trees of so many rows, the largest first: as few as make no more nodes than an eighth
@@ -234,7 +238,8 @@ impl Far {
         let mut source: Vec<u32> =
             merged.iter().flat_map(|tree| tree.pages[..tree.rows / PAGE].iter()).flat_map(slots).collect();
         source.extend((self.end()..self.end() + CHUNK).map(|position| table.slot(position)));
-        self.building = Some(Building { source, at: Part::default(), tree: Tree { rows, pages }, merges });
+        let is_largest = self.trees.iter().all(|tree| tree.rows <= rows);
+        self.building = Some(Building { source, at: Part::default(), tree: Tree { rows, pages }, merges, is_largest });
         Ok(())
     }
 
@@ -420,5 +425,10 @@ impl Building {
     /// Its rows.
     pub fn rows(&self) -> usize {
         self.tree.rows
+    }
+
+    /// What each layer takes. The rank is that of the largest tree.
+    pub fn units(&self) -> Vec<Unit> {
+        units(self.rows(), self.is_largest)
     }
 }

@@ -2,9 +2,9 @@
 //! not hold it up.
 
 use super::{Device, Engine, Inputs, OnGpu};
-use crate::attention::aoc::{self, Building, Far, Unit};
+use crate::attention::aoc::{Building, Far, Unit};
 use crate::error::Result;
-use crate::kernel::Step;
+use crate::kernel::{Cost, Step};
 use crate::kernels::Scores;
 use crate::kv::PageTable;
 use crate::memory::{Memory, stride};
@@ -18,8 +18,11 @@ const SHARE: u64 = 8;
 /// Positions whose queries are tried at once: so few that it holds no step up.
 const TRIED: usize = 16;
 
-/// Programs of each layer: points, gather, nodes, trials. Before them all is the split, which knows no layer.
-const OF_LAYER: usize = 4;
+/// Operations that a step's linears do while one unit is launched.
+const LAUNCHED: u64 = 1_000_000;
+
+/// Programs of each layer: points, rank, gather, nodes, trials. Before them all is the split, which knows no layer.
+const OF_LAYER: usize = 5;
 
 /// The programs that build trees for the layers that `forward` looks them up in, and try widths there; none where it has no such layers.
 pub(super) fn programs(config: &Config, io: &Io, memory: &Memory, forward: &Program) -> Vec<Program> {
@@ -32,10 +35,8 @@ pub(super) fn programs(config: &Config, io: &Io, memory: &Memory, forward: &Prog
         let [scale, cap] = ["SCALE", "CAP"].map(|name| lookup.spec.get_f32(name) as f32);
         let scores = Scores { scale, cap, window: 0 };
         [
-            record(&|r| {
-                r.aoc_points(d, cover, scale, tensors, [k, v]);
-                r.aoc_rank(d.kv_heads, cover, far.layer(layer), tensors);
-            }),
+            record(&|r| r.aoc_points(d, cover, scale, tensors, [k, v])),
+            record(&|r| r.aoc_rank(d.kv_heads, cover, far.layer(layer), tensors)),
             record(&|r| r.aoc_gather(d, cover, tensors, [k, v])),
             record(&|r| r.aoc_nodes(d, tensors, [k, v])),
             record(&|r| r.aoc_trials(d, io.attention, far.layer(layer), scores, [q, k, v, o], trials)),
@@ -113,7 +114,7 @@ impl Engine {
             building.at.unit = 0;
             self.building = Some(id);
         }
-        let units = aoc::units(building.rows());
+        let units = building.units();
         if building.at.unit == 0 {
             self.device.write(tensors.source, &building.source)?;
             self.device.write(tensors.queries, &queries)?;
@@ -129,7 +130,7 @@ impl Engine {
         if building.at.layer == (self.trees.len() - 1) / OF_LAYER {
             far.finish(table);
         }
-        Ok(Some(self.trees[program].cost(&step, &self.memory).flops))
+        Ok(Some(charge(self.trees[program].cost(&step, &self.memory))))
     }
 
     /// Tries widths in one layer, with some of the kept queries; after the last layer they are chosen.
@@ -166,6 +167,11 @@ impl Engine {
     }
 }
 
+/// Operations of a step's linears that take as long as a unit of building, which loads most of what it computes with: measured on lavapipe.
+fn charge(cost: Cost) -> u64 {
+    LAUNCHED + 2 * cost.flops + 8 * (cost.read + cost.written)
+}
+
 /// The first tree under way, or else the first trials that are due.
 fn next_work<'a>(sessions: &'a mut [&mut Session]) -> Option<(&'a mut Far, &'a mut PageTable)> {
     let first = |is_next: &dyn Fn(&Far, &PageTable) -> bool| {
@@ -182,8 +188,9 @@ fn program_of(building: &Building, unit: Unit) -> (usize, Step) {
     let (program, segment) = match unit {
         Unit::Points => (first, 0),
         Unit::Split(rows) => (0, rows),
-        Unit::Gather => (first + 1, 0),
-        Unit::Nodes(nodes) => (first + 2, nodes),
+        Unit::Rank => (first + 1, 0),
+        Unit::Gather => (first + 2, 0),
+        Unit::Nodes(nodes) => (first + 3, nodes),
     };
     (program, Step { rows: building.rows() as u32, segment: segment as u32, ..Step::default() })
 }

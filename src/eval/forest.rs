@@ -265,9 +265,10 @@ impl Nursery {
         let split = record(&|r| r.aoc_split(dims.kv_heads, cover, tensors));
         let gather = record(&|r| r.aoc_gather(dims, cover, tensors, kv));
         let nodes = record(&|r| r.aoc_nodes(dims, tensors, kv));
-        for unit in aoc::units(self.rows) {
+        for unit in aoc::units(self.rows, false) {
             let (program, segment) = match unit {
                 Unit::Points => (&points, 0),
+                Unit::Rank => continue,
                 Unit::Split(rows) => (&split, rows),
                 Unit::Gather => (&gather, 0),
                 Unit::Nodes(nodes_of_depth) => (&nodes, nodes_of_depth),

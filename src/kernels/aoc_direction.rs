@@ -43,17 +43,11 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             };
             let variances: Vec<_> = (0..n_points).map(|p| covariance(p, p)).collect();
             let best = (1..n_points).fold(0, |best, p| if variances[p] > variances[best] { p } else { best });
-            let along: Vec<_> = (0..n_points).map(|p| covariance(best, p)).collect();
-            normalised(&along, &mut direction.f32_mut()[(g * capacity + s) * n_points..]);
+            for p in 0..n_points {
+                let component = covariance(best, p) / variances[best].max(1e-30);
+                direction.f32_mut()[(g * capacity + s) * n_points + p] = component as f32;
+            }
         }
-    }
-}
-
-/// Brings the largest component to 1.
-pub(super) fn normalised(along: &[f64], direction: &mut [f32]) {
-    let largest = along.iter().fold(1e-30, |most: f64, c| most.max(c.abs()));
-    for (to, c) in direction.iter_mut().zip(along) {
-        *to = (c / largest) as f32;
     }
 }
 

@@ -1,4 +1,4 @@
-//! `keys[g, i] = x · direction`, x the coordinates of the row at place i of its segment; `before` keeps which row that is. Recorded by
+//! `keys[g, i] = x · direction`, x the coordinates of the row at place i of its segment. Recorded by
 //! [`Recorder::aoc_order`](crate::program::Recorder::aoc_order).
 
 use super::aoc_lookup::{Cover, CoverTensors};
@@ -12,29 +12,26 @@ use crate::program::Recorder;
 pub static AOC_KEYS: Kernel = Kernel {
     name: "aoc_keys",
     source: include_str!("../../shaders/aoc_keys.wgsl"),
-    bindings: &[
-        ("step", Access::Step),
-        ("points", Read),
-        ("direction", Read),
-        ("order", Read),
-        ("keys", ReadWrite),
-        ("before", ReadWrite),
-    ],
+    bindings: &[("step", Access::Step), ("points", Read), ("direction", Read), ("order", Read), ("keys", ReadWrite)],
     reference,
     cost,
 };
 
+/// Places of one invocation: no more than a segment has.
+const EACH: usize = 4;
+
 impl Recorder<'_> {
     pub(super) fn aoc_keys(&mut self, kv_heads: usize, cover: Cover, tensors: CoverTensors) {
         let spec = Spec::default().include(ADD_DOT).u32("POINTS", Cover::POINTS).u32("CAPACITY", cover.rows);
-        let groups = [Extent::Per(Count::Rows, WORKGROUP), Extent::Fixed(kv_heads), Extent::Fixed(1)];
-        let CoverTensors { points, direction, order, keys, before, .. } = tensors;
-        self.dispatch(&AOC_KEYS, spec, &[points, direction, order, keys, before], groups);
+        let spec = spec.u32("EACH", EACH);
+        let groups = [Extent::Per(Count::Rows, EACH * WORKGROUP), Extent::Fixed(kv_heads), Extent::Fixed(1)];
+        let CoverTensors { points, direction, order, keys, .. } = tensors;
+        self.dispatch(&AOC_KEYS, spec, &[points, direction, order, keys], groups);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [points, direction, order, keys, before] = tensors else { unreachable!() };
+    let [points, direction, order, keys] = tensors else { unreachable!() };
     let [n_points, capacity] = ["POINTS", "CAPACITY"].map(|n| spec.get_u32(n));
     for g in 0..order.u32().len() / capacity {
         for i in 0..step.rows as usize {
@@ -43,15 +40,13 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
             let along = &direction.f32()[(g * capacity + i / step.segment as usize) * n_points..];
             keys.f32_mut()[g * capacity + i] =
                 x.iter().zip(along).map(|(x, c)| *x as f64 * *c as f64).sum::<f64>() as f32;
-            before.u32_mut()[g * capacity + i] = row;
         }
     }
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [points, direction, order, _, before] = tensors else { unreachable!() };
+    let [points, direction, order, _] = tensors else { unreachable!() };
     let (n, heads) = (step.rows as usize, order.rows / spec.get_u32("CAPACITY"));
     let read = points.bytes_of(n) + direction.bytes_of(step.count(Count::Segments)) + order.bytes_of(n);
-    let written = 4 * n + before.bytes_of(n);
-    Cost::new(heads * read, heads * written, heads * n * spec.get_u32("POINTS") * 2)
+    Cost::new(heads * read, heads * 4 * n, heads * n * spec.get_u32("POINTS") * 2)
 }

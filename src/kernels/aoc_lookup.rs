@@ -123,9 +123,11 @@ pub struct CoverTensors {
     pub direction: Tensor,
     /// `[G, rows]`: where along the direction.
     pub keys: Tensor,
-    /// `[G * rows]` u32: the row at each place, and the same before it is sorted.
+    /// `[G * rows]` u32: the row at each place.
     pub order: Tensor,
-    /// See `order`.
+    /// `[G * rows]` u32: keys, as u32 of the same order, and rows of runs that are sorted.
+    pub sorted: Tensor,
+    /// See `sorted`.
     pub before: Tensor,
     /// `[heads]`: effective rank of the keys.
     pub ranks: Tensor,
@@ -153,12 +155,12 @@ impl CoverTensors {
         let source = words("source", rows);
         let queries = words("queries", Cover::POINTS / (2 * page));
         let pages = words("tree", rows / page + (2 * rows / Cover::LEAF).div_ceil(page));
-        let [order, before] = ["order", "before"].map(|name| words(name, kv_heads * rows));
+        let [order, sorted, before] = ["order", "sorted", "before"].map(|name| words(name, kv_heads * rows));
         let [points, direction] =
             ["points", "direction"].map(|name| m.tensor(name, Element::F32, kv_heads * rows, Cover::POINTS));
         let keys = m.tensor("keys", Element::F32, kv_heads, rows);
         let ranks = m.tensor("ranks", Element::F32, 1, cover.heads);
-        Self { source, queries, pages, points, direction, keys, order, before, ranks }
+        Self { source, queries, pages, points, direction, keys, order, sorted, before, ranks }
     }
 }
 

@@ -1,8 +1,9 @@
-//! Sorts the rows of each segment of a tree by their keys, NaN last or first: the halves are the segments of the next depth, whose
-//! rows are as many by construction.
+//! Sorts the rows of each segment of a tree by their keys, NaN last or first, from runs that are sorted: the halves are the segments of
+//! the next depth, whose rows are as many by construction.
 
 use super::WORKGROUP;
-use super::aoc_lookup::{Cover, CoverTensors, ORDERED};
+use super::aoc_lookup::{Cover, CoverTensors};
+use super::aoc_runs::RUN;
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
 use crate::memory::{Host, TensorDesc};
@@ -12,7 +13,7 @@ use crate::program::Recorder;
 pub static AOC_ORDER: Kernel = Kernel {
     name: "aoc_order",
     source: include_str!("../../shaders/aoc_order.wgsl"),
-    bindings: &[("step", Access::Step), ("keys", Read), ("before", Read), ("order", ReadWrite)],
+    bindings: &[("step", Access::Step), ("sorted", Read), ("before", Read), ("order", ReadWrite)],
     reference,
     cost,
 };
@@ -29,24 +30,25 @@ impl Recorder<'_> {
             self.aoc_refine(kv_heads, cover, tensors);
             self.aoc_keys(kv_heads, cover, tensors);
         }
+        self.aoc_runs(kv_heads, cover, tensors);
         self.aoc_order(kv_heads, cover, tensors);
     }
 
     fn aoc_order(&mut self, kv_heads: usize, cover: Cover, tensors: CoverTensors) {
-        let spec = Spec::default().include(ORDERED).u32("CAPACITY", cover.rows);
+        let spec = Spec::default().u32("CAPACITY", cover.rows).u32("RUN", RUN);
         let groups = [Extent::Per(Count::Rows, WORKGROUP), Extent::Fixed(kv_heads), Extent::Fixed(1)];
-        self.dispatch(&AOC_ORDER, spec, &[tensors.keys, tensors.before, tensors.order], groups);
+        self.dispatch(&AOC_ORDER, spec, &[tensors.sorted, tensors.before, tensors.order], groups);
     }
 }
 
 fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
-    let [keys, before, order] = tensors else { unreachable!() };
+    let [sorted, before, order] = tensors else { unreachable!() };
     let (capacity, segment) = (spec.get_u32("CAPACITY"), step.segment as usize);
     for g in 0..order.u32().len() / capacity {
         for s in 0..step.count(Count::Segments) {
             let first = g * capacity + s * segment;
             let mut places: Vec<_> = (first..first + segment).collect();
-            places.sort_by(|a, b| keys.f32()[*a].total_cmp(&keys.f32()[*b]));
+            places.sort_by(|a, b| sorted.u32()[*a].cmp(&sorted.u32()[*b]));
             for (i, place) in places.into_iter().enumerate() {
                 order.u32_mut()[first + i] = before.u32()[place];
             }
@@ -55,8 +57,10 @@ fn reference(spec: &Spec, step: &Step, tensors: &mut [Host]) {
 }
 
 fn cost(spec: &Spec, step: &Step, tensors: &[&TensorDesc]) -> Cost {
-    let [_, before, order] = tensors else { unreachable!() };
+    let [sorted, before, order] = tensors else { unreachable!() };
     let (n, heads) = (step.rows as usize, order.rows / spec.get_u32("CAPACITY"));
-    let read = 4 * n + before.bytes_of(n);
-    Cost::new(heads * read, heads * order.bytes_of(n), heads * n * step.segment as usize)
+    let segment = step.segment as usize;
+    let run = spec.get_u32("RUN").min(segment);
+    let compared = (segment / run - 1) * (1 + run.ilog2() as usize);
+    Cost::new(heads * (sorted.bytes_of(n) + before.bytes_of(n)), heads * order.bytes_of(n), heads * n * compared)
 }
