@@ -56,10 +56,13 @@ fn aoc(budget: usize) -> Attention {
     Attention::Aoc(AocOptions { local: LOCAL, budget, ..AocOptions::default() })
 }
 
-/// A session that has computed `tokens`, and the logits of the last.
+/// A session that has computed `tokens`, with all trees that were due before the last, and the logits of that.
 fn session(engine: &mut Engine, attention: Attention, tokens: &[u32]) -> (Session, Vec<f32>) {
     let mut session = engine.session_with(attention).unwrap();
-    session.push(tokens);
+    session.push(&tokens[..tokens.len() - 1]);
+    last_logits(engine, &mut session);
+    engine.graduate(&mut session).unwrap();
+    session.push(&tokens[tokens.len() - 1..]);
     let logits = last_logits(engine, &mut session);
     (session, logits)
 }

@@ -4,7 +4,7 @@
 use super::{Device, Engine, Inputs, OnGpu};
 use crate::attention::aoc::{Building, Far, Unit};
 use crate::error::Result;
-use crate::kernel::{Cost, Step};
+use crate::kernel::Step;
 use crate::kernels::Scores;
 use crate::kv::PageTable;
 use crate::memory::{Memory, stride};
@@ -18,8 +18,11 @@ const SHARE: u64 = 8;
 /// Positions whose queries are tried at once: so few that it holds no step up.
 const TRIED: usize = 16;
 
-/// Operations that a step's linears do while one unit is launched.
-const LAUNCHED: u64 = 1_000_000;
+/// Operations that linears do in the time that a dispatch takes to begin: measured on lavapipe.
+const DISPATCHED: u64 = 150_000;
+
+/// Operations that linears do in the time in which what builds trees loads or stores a byte, which it does for every few operations.
+const LOADED: u64 = 4;
 
 /// Programs of each layer: points, rank, gather, nodes, trials. Before them all is the split, which knows no layer.
 const OF_LAYER: usize = 5;
@@ -70,7 +73,7 @@ impl Engine {
             self.credit = self.credit.min(0);
             return Ok(());
         }
-        let step: u64 = self.costs(0, tokens.max(1), true).map(|cost| cost.flops).sum();
+        let step: u64 = self.costs(0, tokens.max(1), true).map(|cost| DISPATCHED + cost.flops).sum();
         self.credit = self.credit.min(0) + (step / SHARE) as i64;
         while self.credit > 0
             && let Some(flops) = self.go_on(sessions)?
@@ -95,7 +98,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes on by a unit of the [next work](next_work). Returns its operations; `None` where there is nothing to do.
+    /// Goes on by a unit of the [next work](next_work). Returns what it takes, in operations; `None` where there is nothing to do.
     fn go_on(&mut self, sessions: &mut [&mut Session]) -> Result<Option<u64>> {
         match next_work(sessions) {
             Some((far, table)) if far.is_building() => self.build(far, table),
@@ -130,7 +133,7 @@ impl Engine {
         if building.at.layer == (self.trees.len() - 1) / OF_LAYER {
             far.finish(table);
         }
-        Ok(Some(charge(self.trees[program].cost(&step, &self.memory))))
+        Ok(Some(self.charge(program, &step, LOADED)))
     }
 
     /// Tries widths in one layer, with some of the kept queries; after the last layer they are chosen.
@@ -163,13 +166,15 @@ impl Engine {
         // What the program costs does not know how many rows there are.
         let d = self.config.attention;
         let rows = (inputs.tokens.len() * far.rows() * d.heads * 4 * d.head_dim) as u64;
-        Ok(Some(self.trees[program].cost(&step, &self.memory).flops + rows))
+        Ok(Some(self.charge(program, &step, 0) + rows))
     }
-}
 
-/// Operations of a step's linears that take as long as a unit of building, which loads most of what it computes with: measured on lavapipe.
-fn charge(cost: Cost) -> u64 {
-    LAUNCHED + 2 * cost.flops + 8 * (cost.read + cost.written)
+    /// Operations of a step's linears that take as long as a unit of work in which each byte that is loaded or stored takes as long as
+    /// `of_byte` of them.
+    fn charge(&self, program: usize, step: &Step, of_byte: u64) -> u64 {
+        let costs = self.trees[program].dispatches.iter().map(|d| d.cost(step, &self.memory));
+        costs.map(|cost| DISPATCHED + cost.flops + of_byte * (cost.read + cost.written)).sum()
+    }
 }
 
 /// The first tree under way, or else the first trials that are due.

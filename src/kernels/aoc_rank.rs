@@ -19,7 +19,7 @@ pub static AOC_RANK: Kernel = Kernel {
 };
 
 /// Rows that are looked at.
-const SAMPLE: usize = 256;
+const SAMPLE: usize = 128;
 
 impl Recorder<'_> {
     /// Of a layer whose first head `layer` has, for `kv_heads` heads; the rows are the step's.
