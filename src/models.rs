@@ -184,7 +184,7 @@ impl Io {
             },
             outputs: m.input("outputs", Count::Outputs, 1),
             last: m.activation("last", Count::Outputs, config.hidden),
-            logits: m.activation_and("logits", Count::Outputs, c.sequences, config.vocab),
+            logits: m.activation_and("logits", Count::Outputs, c.of(Count::Penalized), config.vocab),
             penalties: PenaltyTensors::declare(config.vocab, m),
             sampling: m.input("sampling", Count::Outputs, 8),
             ids: m.tensor("ids", Element::U32, PENDING * c.outputs, 1),

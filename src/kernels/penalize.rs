@@ -48,13 +48,13 @@ const ALL: u32 = u32::MAX;
 impl PenaltyTensors {
     /// For a vocabulary of `vocab`.
     pub fn declare(vocab: usize, m: &mut Memory) -> Self {
-        let (sequences, history) = (m.capacity.sequences, m.capacity.context.min(HISTORY));
+        let (rows, history) = (m.capacity.of(Count::Penalized), m.capacity.context.min(HISTORY));
         let entries = history + BIASES + PENDING;
         Self {
             wants: m.input("wants", Count::Penalized, WORDS),
-            lists: m.tensor("lists", Element::U32, sequences, 3 * entries + history + PENDING),
-            sets: m.tensor("sets", Element::U32, 2 * sequences, vocab.div_ceil(32)),
-            repeats: m.tensor("repeats", Element::U32, sequences, entries),
+            lists: m.tensor("lists", Element::U32, rows, 3 * entries + history + PENDING),
+            sets: m.tensor("sets", Element::U32, 2 * rows, vocab.div_ceil(32)),
+            repeats: m.tensor("repeats", Element::U32, rows, entries),
         }
     }
 }

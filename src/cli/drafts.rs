@@ -1,0 +1,77 @@
+//! How tokens are guessed, so that several are computed at once.
+
+use clap::{Args, ValueEnum};
+
+use super::model::{ModelArgs, describe};
+use crate::chat::tokenizer;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::speculation::Speculation;
+use crate::text::Tokenizer;
+use crate::weights::Weights;
+
+/// Which drafts.
+#[derive(Args, Clone)]
+pub struct DraftArgs {
+    /// Whether to guess tokens by what followed the last ones where they came before. Several are then computed at once, and the output
+    /// is the same
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = SpecType::None)]
+    spec_type: SpecType,
+    /// A smaller model of the same vocabulary that guesses tokens: file, folder or name. Also -md
+    #[arg(long, value_name = "MODEL")]
+    model_draft: Option<String>,
+    /// Tokens guessed at once, at most
+    #[arg(long, visible_aliases = ["draft", "draft-n"], value_name = "TOKENS", default_value_t = Speculation::default().draft_max)]
+    draft_max: usize,
+    /// Fewer are left out
+    #[arg(long, visible_alias = "draft-n-min", value_name = "TOKENS", default_value_t = Speculation::default().draft_min)]
+    draft_min: usize,
+    /// Last tokens that are looked up, at most
+    #[arg(long, value_name = "TOKENS", default_value_t = Speculation::default().ngram)]
+    spec_ngram_size_n: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum SpecType {
+    None,
+    NgramSimple,
+}
+
+/// A draft model that is not loaded yet.
+pub struct DraftModel {
+    weights: Weights,
+    tokenizer: Tokenizer,
+}
+
+impl DraftArgs {
+    /// Of all sessions, where tokens are to be guessed.
+    pub fn speculation(&self) -> Option<Speculation> {
+        let Self { spec_type, draft_max, draft_min, spec_ngram_size_n, .. } = *self;
+        let ngram = if spec_type == SpecType::NgramSimple { spec_ngram_size_n } else { 0 };
+        (ngram > 0 || self.model_draft.is_some()).then_some(Speculation { draft_max, draft_min, ngram })
+    }
+
+    /// The draft model, where there is one.
+    pub fn open(&self) -> Result<Option<DraftModel>> {
+        let Some(model) = &self.model_draft else { return Ok(None) };
+        let weights = ModelArgs::named(model).open()?;
+        let tokenizer = tokenizer(&weights)?;
+        Ok(Some(DraftModel { weights, tokenizer }))
+    }
+}
+
+impl DraftModel {
+    /// Loads it, and has it guess for `engine`, whose tokens are those of `tokenizer`.
+    pub fn guess_for(
+        &self,
+        engine: &mut Engine,
+        tokenizer: &Tokenizer,
+        load: impl FnOnce(&Weights) -> Result<Engine>,
+    ) -> Result<()> {
+        // Before it is loaded, which may take long.
+        tokenizer.check_same_tokens(&self.tokenizer)?;
+        let draft = load(&self.weights)?;
+        describe(&self.weights, &draft, &[]);
+        engine.draft_by(draft, tokenizer, &self.tokenizer)
+    }
+}
