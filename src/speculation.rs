@@ -2,27 +2,29 @@
 //!
 //! A draft is appended to the one pending token of a sequence. The step draws behind each of them as it would without the draft, by
 //! the same noise of the same position, and what is drawn stands up to the first token that the draft has otherwise. So the output
-//! is that of decoding one by one, bit for bit where a device computes the same bits in any batch, for every [`Sampling`]
-//! (crate::sampler::Sampling) and constraint; what drafts foresee changes nothing but the time.
+//! is that of decoding one by one, bit for bit where a device computes the same bits in any batch, for every
+//! [`Sampling`](crate::sampler::Sampling) and constraint; what drafts foresee changes nothing but the time.
 //!
-//! Drafts come from the sequence itself ([`look_up`]: Saxena 2023, "Prompt lookup decoding"; Yang et al. 2023, "Inference with
+//! Drafts come from the sequence itself ([`Speculation::look_up`]: Saxena 2023, "Prompt lookup decoding"; Yang et al. 2023, "Inference with
 //! reference", arXiv:2304.04487) or from a smaller model of the same vocabulary (Leviathan et al. 2023, arXiv:2211.17192), which draws
 //! by the same noise and so agrees more often than one that draws by its own.
 
-/// How the next tokens of a sequence are guessed. Names and meanings are llama.cpp's.
+/// How the next tokens of a sequence are guessed. Drafts are named as in llama.cpp, look-ups as in vLLM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Speculation {
     /// Tokens of a draft at most. A step has as many as it has rows of logits beside those that it draws from anyway.
     pub draft_max: usize,
     /// Shorter drafts are left out.
     pub draft_min: usize,
-    /// Most of the last tokens that are looked up among those before them; 0: none, drafts come from a draft model only.
-    pub ngram: usize,
+    /// So many of the last tokens at most are looked up among those before them; 0: none, drafts come from a draft model only.
+    pub lookup_max: usize,
+    /// So many must be found.
+    pub lookup_min: usize,
 }
 
 impl Default for Speculation {
     fn default() -> Self {
-        Self { draft_max: 15, draft_min: 1, ngram: 4 }
+        Self { draft_max: 15, draft_min: 1, lookup_max: 16, lookup_min: 3 }
     }
 }
 
@@ -37,26 +39,31 @@ pub struct DraftCounts {
     pub accepted: u64,
 }
 
-/// Up to `most` tokens that may follow `tokens`: those behind the newest of the places where most of the last `ngram` tokens came before,
-/// again and again where that is near the end. None where not even the last token did.
-pub fn look_up(tokens: &[u32], ngram: usize, most: usize) -> Vec<u32> {
-    let (mut longest, mut found) = (0, tokens.len());
-    for end in (1..tokens.len()).rev() {
-        let pairs = tokens[..end].iter().rev().zip(tokens.iter().rev());
-        let n = pairs.take(ngram).take_while(|(a, b)| a == b).count();
-        if n > longest {
-            (longest, found) = (n, end);
-            if n == ngram {
-                break;
+impl Speculation {
+    /// Up to `most` tokens that may follow `tokens`: those behind the place where most of the last ones came before, the newest of several
+    /// such places, again and again where that is near the end. None where too few did.
+    pub fn look_up(&self, tokens: &[u32], most: usize) -> Vec<u32> {
+        let (mut longest, mut found) = (0, tokens.len());
+        for end in (1..tokens.len()).rev() {
+            let pairs = tokens[..end].iter().rev().zip(tokens.iter().rev());
+            let n = pairs.take(self.lookup_max).take_while(|(a, b)| a == b).count();
+            if n > longest {
+                (longest, found) = (n, end);
+                if n == self.lookup_max {
+                    break;
+                }
             }
         }
+        if longest < self.lookup_min.max(1) {
+            return Vec::new();
+        }
+        let period = tokens.len() - found;
+        let mut draft: Vec<u32> = Vec::with_capacity(most);
+        for i in 0..most {
+            draft.push(tokens.get(found + i).copied().unwrap_or_else(|| draft[i - period]));
+        }
+        draft
     }
-    let period = tokens.len() - found;
-    let mut draft = Vec::new();
-    while longest > 0 && draft.len() < most {
-        draft.push(tokens.get(found + draft.len()).copied().unwrap_or_else(|| draft[draft.len() - period]));
-    }
-    draft
 }
 
 /// How much a sequence drafts, by how its drafts have fared.

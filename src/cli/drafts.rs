@@ -26,9 +26,12 @@ pub struct DraftArgs {
     /// Fewer are left out
     #[arg(long, visible_alias = "draft-n-min", value_name = "TOKENS", default_value_t = Speculation::default().draft_min)]
     draft_min: usize,
-    /// Last tokens that are looked up, at most
-    #[arg(long, value_name = "TOKENS", default_value_t = Speculation::default().ngram)]
-    spec_ngram_size_n: usize,
+    /// Of the last tokens so many are looked up, at most
+    #[arg(long, value_name = "TOKENS", default_value_t = Speculation::default().lookup_max)]
+    prompt_lookup_max: usize,
+    /// So many must have come before
+    #[arg(long, value_name = "TOKENS", default_value_t = Speculation::default().lookup_min)]
+    prompt_lookup_min: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -46,9 +49,10 @@ pub struct DraftModel {
 impl DraftArgs {
     /// Of all sessions, where tokens are to be guessed.
     pub fn speculation(&self) -> Option<Speculation> {
-        let Self { spec_type, draft_max, draft_min, spec_ngram_size_n, .. } = *self;
-        let ngram = if spec_type == SpecType::NgramSimple { spec_ngram_size_n } else { 0 };
-        (ngram > 0 || self.model_draft.is_some()).then_some(Speculation { draft_max, draft_min, ngram })
+        let Self { spec_type, draft_max, draft_min, prompt_lookup_max, prompt_lookup_min: lookup_min, .. } = *self;
+        let lookup_max = if spec_type == SpecType::NgramSimple { prompt_lookup_max } else { 0 };
+        let speculates = lookup_max > 0 || self.model_draft.is_some();
+        speculates.then_some(Speculation { draft_max, draft_min, lookup_max, lookup_min })
     }
 
     /// The draft model, where there is one.

@@ -3,7 +3,7 @@
 use super::{Drawn, Engine};
 use crate::error::{Error, Result};
 use crate::session::Session;
-use crate::speculation::{DraftCounts, look_up};
+use crate::speculation::DraftCounts;
 use crate::text::Tokenizer;
 
 impl Engine {
@@ -23,7 +23,7 @@ impl Engine {
     /// Whether the session, some of whose tokens have no id yet, would have a draft if it were at its last known one.
     pub(crate) fn would_draft(&self, s: &Session) -> bool {
         let Some(speculation) = s.speculation else { return false };
-        let found = || !look_up(s.tokens(), speculation.ngram, 1).is_empty();
+        let found = || !speculation.look_up(s.tokens(), 1).is_empty();
         s.pace.most(s.tokens().len()) > 0 && (self.draft_model.is_some() || found())
     }
 
@@ -40,7 +40,7 @@ impl Engine {
         if most == 0 {
             return Ok(0);
         }
-        let mut draft = look_up(s.tokens(), speculation.ngram, most);
+        let mut draft = speculation.look_up(s.tokens(), most);
         if let Some(model) = &mut self.draft_model
             && draft.is_empty()
         {
