@@ -12,7 +12,8 @@
 /// How the next tokens of a sequence are guessed. Drafts are named as in llama.cpp, look-ups as in vLLM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Speculation {
-    /// Tokens of a draft at most. A step has as many as it has rows of logits beside those that it draws from anyway.
+    /// Tokens of a draft at most. A step has no more than it has rows of logits beside those that it draws from anyway: 15 for one
+    /// sequence.
     pub draft_max: usize,
     /// Shorter drafts are left out.
     pub draft_min: usize,
@@ -24,7 +25,7 @@ pub struct Speculation {
 
 impl Default for Speculation {
     fn default() -> Self {
-        Self { draft_max: 15, draft_min: 1, lookup_max: 16, lookup_min: 3 }
+        Self { draft_max: 11, draft_min: 1, lookup_max: 16, lookup_min: 3 }
     }
 }
 
@@ -71,13 +72,13 @@ impl Speculation {
 pub(crate) struct Pace {
     /// Tokens of the next draft at most.
     length: usize,
-    /// Drafts in a row of which less than half was drawn.
+    /// Drafts in a row of which nothing was drawn.
     failures: u32,
     /// Tokens that the sequence has before it drafts again.
     resumes: usize,
 }
 
-/// Tokens of a first draft: with the token before them they are what a linear computes at once.
+/// Tokens of a first draft: with the token before them they are the four that a tile of linears holds.
 const FIRST: usize = 3;
 
 /// After so many failures pauses grow no more: drafts are then tried every 64 tokens.
@@ -98,7 +99,7 @@ impl Pace {
     /// Of a draft of `drafted` tokens `accepted` were drawn; `len` tokens are known now.
     pub fn learn(&mut self, drafted: usize, accepted: usize, len: usize) {
         self.length = if accepted == drafted { (2 * drafted + 1).max(FIRST) } else { FIRST };
-        self.failures = if 2 * accepted < drafted { (self.failures + 1).min(FAILURES) } else { 0 };
+        self.failures = if accepted == 0 { (self.failures + 1).min(FAILURES) } else { 0 };
         self.resumes = len + if self.failures > 0 { 1 << self.failures } else { 0 };
     }
 }

@@ -65,7 +65,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     describe(&weights, &engine, conversation.tokenizer().warnings());
     drop(weights);
     if let Some(draft) = options.drafts.open()? {
-        draft.guess_for(&mut engine, conversation.tokenizer(), |weights| options.engine.dense().load(weights, CONTEXT))?;
+        draft.guess_for(&mut engine, conversation.tokenizer(), |weights| {
+            options.engine.dense().load(weights, CONTEXT)
+        })?;
     }
     conversation.set_speculation(options.drafts.speculation());
     let sampling = options.sampling.sampling(conversation.tokenizer());

@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use super::model::{ModelArgs, describe};
+use super::model::ModelArgs;
+use super::output::note;
 use crate::chat::tokenizer;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -75,7 +76,7 @@ impl DraftModel {
         // Before it is loaded, which may take long.
         tokenizer.check_same_tokens(&self.tokenizer)?;
         let draft = load(&self.weights)?;
-        describe(&self.weights, &draft, &[]);
+        note(format_args!("drafts  {}", self.weights.path().display()));
         engine.draft_by(draft, tokenizer, &self.tokenizer)
     }
 }
