@@ -119,7 +119,9 @@ fn drafts_change_nothing_but_the_time() {
     assert!(counts(&limited)[0] > 0);
     assert_eq!((counts(&[]), counts(&["-md", model.path(), "--draft-max", "0"])), ([0; 2], [0; 2]));
     let mut file = toy(None);
-    file.fields.retain(|field| field.key != b"tokenizer.ggml.token_type");
+    let ids = file.fields.iter_mut().find(|field| field.key == b"tokenizer.ggml.tokens").unwrap();
+    let at = ids.value.windows(10).rposition(|bytes| bytes == b"<|im_end|>").unwrap();
+    ids.value[at..at + 10].copy_from_slice(b"<|im_xyz|>");
     let foreign = Model::new("foreign", &file);
     let refused = model.run("generate", &["--device", "cpu", "-p", "a", "-md", foreign.path()]);
     fails(&refused, "vocabulary of the draft model");

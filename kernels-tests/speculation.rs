@@ -56,8 +56,10 @@ fn session(engine: &mut Engine, attention: Attention, sampling: &Sampling, promp
     session
 }
 
+type Output = (Vec<u32>, Vec<Logprobs>);
+
 /// Up to `n` tokens more, with what was thought of each.
-fn decode(engine: &mut Engine, session: &mut Session, n: usize) -> (Vec<u32>, Vec<Logprobs>) {
+fn decode(engine: &mut Engine, session: &mut Session, n: usize) -> Output {
     let mut ids = vec![];
     let each = |drawn: &[u32]| {
         ids.extend(drawn);
@@ -75,7 +77,7 @@ fn both(
     sampling: &Sampling,
     prompt: &[u32],
     n: usize,
-) -> ([(Vec<u32>, Vec<Logprobs>); 2], DraftCounts) {
+) -> ([Output; 2], DraftCounts) {
     let before = engine.draft_counts();
     let outputs = [None, Some(EAGER)].map(|speculation| {
         let mut session = session(engine, attention, sampling, prompt);

@@ -151,7 +151,7 @@ pub struct Io {
     pub outputs: Tensor,
     /// `[R, C]`: normalised hidden states, which logits are made of.
     pub last: Tensor,
-    /// `[R, V]`, and behind those `[B, V]` that penalize makes of some.
+    /// `[R, V]`, and behind those as many that penalize makes of some.
     pub logits: Tensor,
     /// Which those are.
     pub penalties: PenaltyTensors,

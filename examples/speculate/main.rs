@@ -1,5 +1,5 @@
-//! Decoding with drafts looked up beside decoding without, of answers that are mostly copies of their prompts; and what a step of
-//! several rows of logits costs. Timed in turn, the least time of each counts.
+//! Decoding with drafts looked up beside decoding without, of answers that are mostly copies of their prompts and one that is not; and
+//! what a step of several rows of logits costs. Timed in turn, the least time of each counts.
 //!
 //! usage: `cargo run --release --example speculate -- [FILE [DRAWN [ROUNDS]]]`
 
@@ -14,8 +14,9 @@ use farpast::speculation::{DraftCounts, Speculation};
 use farpast::text::{Special, Tokenizer};
 use farpast::weights::Weights;
 
-/// What to copy with one change; of the first the answer has begun.
-const PROMPTS: [(&str, &str); 2] = [("code", include_str!("code.txt")), ("prose", include_str!("prose.txt"))];
+/// What to copy with one change, of which the answer to the first has begun; and nothing to copy.
+const PROMPTS: [(&str, &str); 3] =
+    [("code", include_str!("code.txt")), ("prose", include_str!("prose.txt")), ("free", include_str!("free.txt"))];
 
 /// Rows of steps.
 const ROWS: [usize; 6] = [1, 2, 4, 8, 12, 16];
