@@ -3,7 +3,9 @@
 //! A draft is appended to the one pending token of a sequence. The step draws behind each of them as it would without the draft, by
 //! the same noise of the same position, and what is drawn stands up to the first token that the draft has otherwise. So the output
 //! is that of decoding one by one, bit for bit where a device computes the same bits in any batch, for every
-//! [`Sampling`](crate::sampler::Sampling) and constraint; what drafts foresee changes nothing but the time.
+//! [`Sampling`](crate::sampler::Sampling) and constraint; what drafts foresee changes nothing but the time. (Trees of
+//! [`attention::aoc`](crate::attention::aoc) are built between steps: where a query reads less than all of their rows, what it reads
+//! depends on how many steps there were.)
 //!
 //! Drafts come from the sequence itself ([`Speculation::look_up`]: Saxena 2023, "Prompt lookup decoding"; Yang et al. 2023, "Inference with
 //! reference", arXiv:2304.04487) or from a smaller model of the same vocabulary (Leviathan et al. 2023, arXiv:2211.17192), which draws

@@ -41,7 +41,8 @@ pub(crate) struct Drawn {
 impl Engine {
     /// Draws up to `most` tokens for each of `sessions`, of which each has one token pending, or none and is at its end. Calls
     /// `each` with the ids of every step, in the order of the sessions, which have got them then; it may break off. Several
-    /// steps are begun before the first is over: what they compute beyond the last id taken is forgotten.
+    /// steps are begun before the first is over: what they compute beyond the last id taken is forgotten. A session that is alone may
+    /// [speculate](Session::speculation).
     ///
     /// Ends early when a session's context or the pool of pages is full; when that is so from the start it is an error. On any
     /// error the sessions keep what `each` was called with.
