@@ -103,7 +103,7 @@ fn drafts_change_nothing_but_the_time() {
         ok(&model.run(command, &[&asked[..], flags].concat()))
     };
     let eager = ["--spec-type", "ngram-simple", "--prompt-lookup-min", "1", "--prompt-lookup-max", "4"];
-    let limited = ["--draft", "5", "--draft-min", "2", "-md", other.path()];
+    let limited = ["--draft", "5", "--draft-min", "4", "-md", other.path()];
     for command in ["generate", "chat"] {
         let expected = ask(command, &["--temp", "0"]);
         for flags in [&eager[..], &limited, &[&eager[..], &limited].concat(), &["-md", model.path()]] {

@@ -93,9 +93,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Tokens of a draft behind `len` tokens, at most.
-    pub fn most(&self, len: usize) -> usize {
-        if len < self.resumes { 0 } else { self.length }
+    /// Tokens of a draft behind `len` tokens, at most, where fewer than `least` are none.
+    pub fn most(&self, len: usize, least: usize) -> usize {
+        if len < self.resumes { 0 } else { self.length.max(least) }
     }
 
     /// Of a draft of `drafted` tokens `accepted` were drawn; `len` tokens are known now.

@@ -24,7 +24,7 @@ impl Engine {
     pub(crate) fn would_draft(&self, s: &Session) -> bool {
         let Some(speculation) = s.speculation else { return false };
         let found = || !speculation.look_up(s.tokens(), 1).is_empty();
-        s.pace.most(s.tokens().len()) > 0 && (self.draft_model.is_some() || found())
+        s.pace.most(s.tokens().len(), 1) > 0 && (self.draft_model.is_some() || found())
     }
 
     /// Guesses up to `most` tokens behind the pending one of a session that speculates, and appends them until they are
@@ -35,7 +35,7 @@ impl Engine {
         // The token before them takes a row, too.
         let rows = (capacity.outputs.min(capacity.tokens) - 1).min(s.together() - 1);
         let room = capacity.context.saturating_sub(len);
-        let limits = [most, rows, room, speculation.draft_max, s.pace.most(len)];
+        let limits = [most, rows, room, speculation.draft_max, s.pace.most(len, speculation.draft_min)];
         let most = limits.into_iter().min().unwrap_or(0);
         if most == 0 {
             return Ok(0);
