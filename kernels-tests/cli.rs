@@ -19,7 +19,7 @@ use farpast::weights::Weights;
 use serde_json::{Value, json};
 
 use crate::gguf_writer::GgufWriter;
-use crate::toy_chat::{CONTEXT, LAYERS, billion, temporary, toy};
+use crate::toy_chat::{CONTEXT, LAYERS, billion, temporary, toy, toy_of};
 
 const COMMANDS: [&str; 10] =
     ["chat", "generate", "pull", "inspect", "tokenize", "perplexity", "bench", "eval", "devices", "completions"];
@@ -93,6 +93,38 @@ fn every_flag_of_sampling_says_how_tokens_are_drawn() {
         assert!(!refused.status.success(), "{flag} {value}");
     }
     fails(&model.run("generate", &["--device", "cpu", "-n", "1", "-p", "a", "-l", "999999+1"]), "logit bias");
+}
+
+#[test]
+fn drafts_change_nothing_but_the_time() {
+    let (model, other) = (Model::new("drafts", &toy(None)), Model::new("drafter", &toy_of(8, None)));
+    let ask = |command: &str, flags: &[&str]| {
+        let asked = ["--device", "cpu", "-n", "40", "-s", "5", "-p", "abc abc abc abc"];
+        ok(&model.run(command, &[&asked[..], flags].concat()))
+    };
+    let eager = ["--spec-type", "ngram-simple", "--prompt-lookup-min", "1", "--prompt-lookup-max", "4"];
+    let limited = ["--draft", "5", "--draft-min", "4", "-md", other.path()];
+    for command in ["generate", "chat"] {
+        let expected = ask(command, &["--temp", "0"]);
+        for flags in [&eager[..], &limited, &[&eager[..], &limited].concat(), &["-md", model.path()]] {
+            assert_eq!(ask(command, &[&["--temp", "0"], flags].concat()), expected, "{command} {flags:?}");
+        }
+    }
+    let counts = |flags: &[&str]| {
+        let answer = parse(&ask("generate", &[&["--json"], flags].concat()));
+        ["drafted_tokens", "accepted_tokens"].map(|name| answer[name].as_u64().unwrap())
+    };
+    let [drafted, accepted] = counts(&["-md", model.path()]);
+    assert!(drafted > 20 && accepted == drafted, "{accepted} of {drafted}");
+    assert!(counts(&limited)[0] > 0);
+    assert_eq!((counts(&[]), counts(&["-md", model.path(), "--draft-max", "0"])), ([0; 2], [0; 2]));
+    let mut file = toy(None);
+    let ids = file.fields.iter_mut().find(|field| field.key == b"tokenizer.ggml.tokens").unwrap();
+    let at = ids.value.windows(10).rposition(|bytes| bytes == b"<|im_end|>").unwrap();
+    ids.value[at..at + 10].copy_from_slice(b"<|im_xyz|>");
+    let foreign = Model::new("foreign", &file);
+    let refused = model.run("generate", &["--device", "cpu", "-p", "a", "-md", foreign.path()]);
+    fails(&refused, "vocabulary of the draft model");
 }
 
 #[test]

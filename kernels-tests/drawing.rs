@@ -41,7 +41,7 @@ fn prompt(seed: u64, n: usize) -> Vec<u32> {
 }
 
 /// Each option alone, and all of them.
-fn samplings() -> Vec<Sampling> {
+pub fn samplings() -> Vec<Sampling> {
     let penalties = Penalties { last_n: 30, repeat: 1.3, frequency: 0.4, presence: 0.3 };
     let dry = Dry { multiplier: 0.8, breakers: [17].into_iter().collect(), ..Dry::default() };
     let logit_bias = vec![(34, 3.0), (2, -100.0), (7, 1.5)];

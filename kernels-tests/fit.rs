@@ -75,15 +75,17 @@ fn a_tensor_larger_than_a_binding_is_refused_by_name() {
         timestamps: false,
         max_groups: 65535,
     };
-    // Three sequences' pages of two heads of 16 elements, two bytes each; a page is 3 KiB of a binding.
-    let pages = |context: usize| 3 * context * 2 * 16 * 2;
-    let least = pages(CONTEXT);
-    // Weights may be split; the logits, 16 rows of 212, may not.
-    assert!(16 * 212 * 4 < least);
-    assert!(expect_fits(&weights, &options(CONTEXT), Some(&caps(least))).is_ok());
-    let error = expect_fits(&weights, &options(CONTEXT), Some(&caps(least - 4))).unwrap_err();
-    assert!(error.to_string().contains("blk.0.k_pages with a context of 96"), "{error}");
-    assert_eq!(refused::<()>(Err(error)), (least, least - 4, Some(CONTEXT - 16)));
+    // Six sequences' pages of two heads of 16 elements, two bytes each; a page is 6 KiB of a binding.
+    let pages = |context: usize| 6 * context * 2 * 16 * 2;
+    let context = 10 * CONTEXT;
+    let options = EngineOptions { sequences: 6, ..options(context) };
+    let least = pages(context);
+    // Weights may be split; the logits, 32 rows of 212, may not, nor what penalties look back at, 16 rows of it.
+    assert!(32 * 212 * 4 < least && 16 * 4 * (4 * context + 1300) < least);
+    assert!(expect_fits(&weights, &options, Some(&caps(least))).is_ok());
+    let error = expect_fits(&weights, &options, Some(&caps(least - 4))).unwrap_err();
+    assert!(error.to_string().contains("blk.0.k_pages with a context of 960"), "{error}");
+    assert_eq!(refused::<()>(Err(error)), (least, least - 4, Some(context - 16)));
 }
 
 #[test]

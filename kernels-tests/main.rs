@@ -66,6 +66,7 @@ mod scheduler;
 mod server;
 mod shaders;
 mod softcap;
+mod speculation;
 mod swiglu;
 mod text;
 mod tool_calls;

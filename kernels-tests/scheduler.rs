@@ -11,6 +11,7 @@ use farpast::engine::{Backend, Engine, EngineOptions};
 use farpast::memory::{Bytes, Element};
 use farpast::sampler::{Dry, Logprobs, Penalties, Sampling};
 use farpast::scheduler::{Event, Handle, Limits, Reason, Request, Scheduler, Ticket, Usage};
+use farpast::speculation::Speculation;
 use farpast::text::StopText;
 use farpast::weights::Weights;
 
@@ -149,10 +150,12 @@ fn requests_get_in_any_company_what_they_get_alone() {
     for (pages, sequences) in [(0, 6), (26, 6), (16, 16)] {
         let (mut scheduler, handle) = scheduler(EngineOptions { pages, sequences, ..options() });
         let total = scheduler.engine().unwrap().capacity().pages;
-        for round in 0..2 {
+        // In the last round half of them are guessed.
+        for round in 0..3 {
             let mut asked = vec![];
             for (i, request) in requests.iter().enumerate() {
-                asked.push(ask(&handle, request.clone()));
+                let speculation = (round == 2 && i.is_multiple_of(2)).then_some(EAGER);
+                asked.push(ask(&handle, Request { speculation, ..request.clone() }));
                 // Some come while others are under way.
                 (0..i % 3).for_each(|_| _ = scheduler.step());
             }
@@ -167,7 +170,71 @@ fn requests_get_in_any_company_what_they_get_alone() {
         println!("{total} pages: {stats:?}");
         assert_eq!((stats.running, stats.waiting, stats.free_pages), (0, 0, total));
         assert!(stats.prefixes.found > 0 && (pages == 0 || stats.preemptions > 0), "{stats:?}");
+        // Where all rows of a step are taken nothing is guessed.
+        assert!(stats.drafts.drafted > 0 && stats.drafts.accepted < stats.drafts.drafted, "{stats:?}");
     }
+}
+
+/// Takes every chance.
+const EAGER: Speculation = Speculation { draft_max: 15, draft_min: 1, lookup_max: 4, lookup_min: 1 };
+
+/// An engine whose draft model is the same model.
+fn drafting(options: &EngineOptions) -> Engine {
+    let (weights, tokenizer) = (weights(), tokenizer(&weights()).unwrap());
+    let [mut engine, draft] = [(); 2].map(|()| Engine::load(&weights, options, |_| ()).unwrap());
+    engine.poison_free_pages().unwrap();
+    engine.draft_by(draft, &tokenizer, &tokenizer).unwrap();
+    engine
+}
+
+#[test]
+fn requests_that_a_model_guesses_for_get_what_they_get_alone() {
+    let requests = &requests()[..9];
+    let expected = alone(requests);
+    for pages in [0, 26] {
+        let tokenizer = Arc::new(tokenizer(&weights()).unwrap());
+        let load = move || Ok(drafting(&EngineOptions { pages, ..options() }));
+        let (mut scheduler, handle) = Scheduler::new(load, tokenizer, Limits::default()).unwrap();
+        let speculation = Some(Speculation { lookup_max: 0, ..EAGER });
+        let ask = |request: &Request| ask(&handle, Request { speculation, ..request.clone() });
+        let asked: Vec<_> = requests.iter().map(ask).collect();
+        let steps = run(&mut scheduler);
+        for (i, (asked, expected)) in asked.iter().zip(&expected).enumerate() {
+            let found = asked.outcome().unwrap();
+            let usage = Usage { cached: found.usage.cached, ..expected.usage };
+            assert_eq!(found, Outcome { usage, ..expected.clone() }, "{i}, {pages} pages");
+        }
+        let (stats, drawn) = (handle.stats(), expected.iter().map(|o| o.ids.len()).sum::<usize>());
+        println!("{drawn} tokens in {steps} steps: {stats:?}");
+        assert!(stats.drafts.accepted == stats.drafts.drafted && 4 * stats.drafts.accepted > drawn as u64, "{stats:?}");
+        assert_eq!((stats.running, stats.free_pages), (0, stats.pages));
+        assert_eq!(stats.preemptions > 0, pages > 0, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_request_that_is_cancelled_while_its_draft_is_computed_frees_its_pages() {
+    let tokenizer = Arc::new(tokenizer(&weights()).unwrap());
+    let (mut scheduler, handle) = Scheduler::new(|| Ok(drafting(&options())), tokenizer, Limits::default()).unwrap();
+    let mut random = Random(15);
+    for steps in 3..12 {
+        let request = |random: &mut Random| Request {
+            speculation: Some(Speculation { lookup_max: 0, ..EAGER }),
+            ignore_end: true,
+            ..Request::new(prompt(random, 30))
+        };
+        let mut asked: Vec<_> = (0..3).map(|_| ask(&handle, request(&mut random))).collect();
+        (0..steps).for_each(|_| _ = scheduler.step());
+        asked[1].ticket = None;
+        scheduler.step();
+        scheduler.step();
+        assert_eq!(asked[1].outcome().unwrap().reason, Reason::Cancelled);
+        drop(asked);
+        run(&mut scheduler);
+        let stats = handle.stats();
+        assert_eq!((stats.running, stats.free_pages), (0, stats.pages), "after {steps} steps");
+    }
+    assert!(handle.stats().drafts.drafted > 0);
 }
 
 #[test]

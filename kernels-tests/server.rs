@@ -11,6 +11,7 @@ use farpast::engine::{Backend, Engine, EngineOptions};
 use farpast::memory::Bytes;
 use farpast::scheduler::{Limits, Pooling, Scheduler};
 use farpast::server::{ServerOptions, Service};
+use farpast::speculation::Speculation;
 use farpast::weights::Weights;
 use serde_json::{Value as Json, json};
 use tokio::net::TcpListener;
@@ -542,6 +543,25 @@ fn who_has_no_key_or_too_large_a_body_is_refused() {
     let page = server.get("/");
     assert!(page.body.contains("<!doctype html>") && page.headers.contains("text/html"));
     assert!(!page.headers.contains("access-control"));
+}
+
+#[test]
+fn answers_that_are_guessed_are_the_same_and_counted() {
+    let speculation = Some(Speculation { lookup_min: 1, ..Speculation::default() });
+    let server = |speculation| {
+        let settings = ServerOptions { speculation, ..ServerOptions::default() };
+        Server::with(EngineOptions::default(), Limits::default(), settings)
+    };
+    let request = json!({ "prompt": "abc abc abc abc abc", "ignore_eos": true, "max_tokens": 100, "temperature": 0 });
+    let [(without, none), (with, some)] = [None, speculation].map(|speculation| {
+        let server = server(speculation);
+        let answer = server.post("/v1/completions", &request).json();
+        let tokens = |what: &str| server.measure(&format!("spec_decode_num_{what}_total"));
+        (answer["choices"][0]["text"].clone(), ["drafts", "draft_tokens", "accepted_tokens"].map(tokens))
+    });
+    assert!(without == with && without.as_str().is_some_and(|text| !text.is_empty()));
+    assert_eq!(none, [0.0; 3]);
+    assert!(some[0] > 0.0 && some[1] > some[0] && some[2] <= some[1], "{some:?}");
 }
 
 #[test]

@@ -17,6 +17,11 @@ pub const CONTEXT: usize = 256;
 
 /// The file, with `template` for ChatML where that is given.
 pub fn toy(template: Option<&str>) -> GgufWriter {
+    toy_of(7, template)
+}
+
+/// The same with other weights.
+pub fn toy_of(seed: u64, template: Option<&str>) -> GgufWriter {
     let tokens: Vec<String> = (0..=255).map(letter).chain(["<|im_start|>".into(), "<|im_end|>".into()]).collect();
     let types: Vec<i32> = tokens.iter().map(|token| if token.starts_with("<|") { 3 } else { 1 }).collect();
     let mut file = GgufWriter::new()
@@ -39,7 +44,7 @@ pub fn toy(template: Option<&str>) -> GgufWriter {
     if let Some(template) = template {
         file = file.string("tokenizer.chat_template", template);
     }
-    let mut random = Random(7);
+    let mut random = Random(seed);
     let mut matrix = |file: GgufWriter, name: &str, format: &Format, rows: usize, cols: usize| {
         let weights: Vec<_> = (0..rows * cols).map(|_| uniform(&mut random) / (cols as f32).sqrt() * 3.0).collect();
         file.weights(name, format, rows, cols, &weights)

@@ -30,12 +30,12 @@ struct Want {
 }
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read_write> logits: array<vec4<f32>>;  // [R + B, V / 4, rounded up]
-@group(0) @binding(2) var<storage, read> wants: array<Want>;              // [B]
+@group(0) @binding(1) var<storage, read_write> logits: array<vec4<f32>>;  // [2 R, V / 4, rounded up]
+@group(0) @binding(2) var<storage, read> wants: array<Want>;              // [R], of which some are wanted
 @group(0) @binding(3) var<storage, read> lists: array<u32>;
 @group(0) @binding(4) var<storage, read> sets: array<u32>;                // [sets, WORDS]: a bit for each token
 @group(0) @binding(5) var<storage, read> ids: array<u32>;                 // what earlier steps have drawn
-@group(0) @binding(6) var<storage, read_write> repeats: array<atomic<u32>>;  // [B, ENTRIES]: length - allowed_length + 1, or 0
+@group(0) @binding(6) var<storage, read_write> repeats: array<atomic<u32>>;  // [R, ENTRIES]: length - allowed_length + 1, or 0
 
 const WG = 64u;
 const V4 = (V + 3u) / 4u;

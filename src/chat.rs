@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sampler::Sampling;
 use crate::session::Session;
+use crate::speculation::Speculation;
 use crate::text::{Chat, ChatTemplate, Message, StreamDecoder, Tokenizer, Vocabulary};
 use crate::weights::{Metadata, Weights};
 
@@ -130,6 +131,11 @@ impl Conversation {
     /// How answers are drawn from now on.
     pub fn set_sampling(&mut self, sampling: Sampling) {
         self.session.sampling = sampling;
+    }
+
+    /// How tokens of answers are guessed from now on.
+    pub fn set_speculation(&mut self, speculation: Option<Speculation>) {
+        self.session.speculation = speculation;
     }
 
     /// What each answer must follow from now on, if anything.

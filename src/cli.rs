@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod completions;
 mod devices;
+mod drafts;
 mod eval;
 mod generate;
 mod input;
@@ -101,7 +102,7 @@ impl Command {
 }
 
 /// Flags of several letters after one dash, as llama.cpp has them.
-const FLAGS: [(&str, &str); 8] = [
+const FLAGS: [(&str, &str); 9] = [
     ("-hf", "--hf-repo"),
     ("-sys", "--system-prompt"),
     ("-st", "--single-turn"),
@@ -109,6 +110,7 @@ const FLAGS: [(&str, &str); 8] = [
     ("-ctv", "--cache-type-v"),
     ("-dev", "--device"),
     ("-np", "--parallel"),
+    ("-md", "--model-draft"),
     ("-jf", "--json-schema-file"),
 ];
 

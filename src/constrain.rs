@@ -127,9 +127,19 @@ impl Constraint {
         self.matcher.consume_token(id).map_err(|e| refused(&e.to_string()))
     }
 
+    /// How many of `ids` may come next, from the first on, before an end of the turn.
+    pub fn follow(&mut self, ids: &[u32]) -> usize {
+        let n = ids.iter().position(|id| self.stops.contains(id)).unwrap_or(ids.len());
+        // The error stays and is what comes of the next call.
+        self.matcher.validate_tokens(&ids[..n]).unwrap_or(0)
+    }
+
     /// Forgets the last `n` tokens, or all. Where that fails nothing is allowed any more.
     pub fn rewind(&mut self, n: usize) {
         let n = n.min(self.taken);
+        if n == 0 {
+            return;
+        }
         self.next = None;
         self.taken -= n;
         // The error stays and is what comes of the next call.

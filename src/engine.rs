@@ -3,6 +3,7 @@
 mod available;
 mod decode;
 mod diverge;
+mod draft;
 mod profile;
 mod recorded;
 mod replay;
@@ -36,6 +37,7 @@ use crate::prefix::PrefixCache;
 use crate::program::{Mode, PerMode, Program};
 use crate::sampler::{ALTERNATIVES, Sampling, TokenSet};
 use crate::session::Session;
+use crate::speculation::DraftCounts;
 use crate::weights::Weights;
 
 /// What an engine runs on.
@@ -120,6 +122,9 @@ pub struct Engine {
     io: Io,
     pool: PagePool,
     prefixes: PrefixCache,
+    /// Guesses tokens of sessions.
+    draft_model: Option<Box<Engine>>,
+    draft_counts: DraftCounts,
     /// Steps begun so far.
     steps: u64,
     programs: PerMode<Program>,
@@ -220,6 +225,8 @@ impl Engine {
             io,
             pool,
             prefixes,
+            draft_model: None,
+            draft_counts: DraftCounts::default(),
             steps: 0,
             programs,
             trees,
@@ -436,12 +443,12 @@ impl Engine {
         for ((s, n), n_outputs) in sessions.iter_mut().zip(counts).zip(outputs) {
             if *n > 0 {
                 let from = s.table.len();
-                let allowed = if draws && *n_outputs > 0 { s.allowed()? } else { None };
+                let allowed = if draws && *n_outputs > 0 { s.allowed(*n_outputs)? } else { None };
                 if allowed.is_some() && from + n > s.tokens().len() {
                     return Err(Error::request("tokens of a constrained session", "known ones", "one in flight"));
                 }
                 s.table.append(*n)?;
-                inputs.add(s, from, *n_outputs, allowed.as_ref());
+                inputs.add(s, from, *n_outputs, allowed.as_deref());
             }
         }
         Ok(inputs)
@@ -549,15 +556,17 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// Adds the positions of `s` from `from` on, with logits of the last `n_outputs`, from which no tokens but those `allowed` are drawn.
-    fn add(&mut self, s: &Session, from: usize, n_outputs: usize, allowed: Option<&TokenSet>) {
+    /// Adds the positions of `s` from `from` on, with logits of the last `n_outputs`, from each of which no tokens but those of its
+    /// set of `allowed` are drawn.
+    fn add(&mut self, s: &Session, from: usize, n_outputs: usize, allowed: Option<&[TokenSet]>) {
         let (sequence, first) = (self.sequences.len() as u32, self.tokens.len());
         let to = s.table.len();
         let id = |p: usize| s.tokens().get(p).copied().unwrap_or_else(|| SAMPLED + s.drawn(p).1);
         let token = |p: usize| [id(p), p as u32, s.table.slot(p), sequence];
         self.tokens.extend((from..to).map(token));
         self.attend(&s.table, s.far.as_ref(), first);
-        for p in to - n_outputs..to {
+        for (i, p) in (to - n_outputs..to).enumerate() {
+            let allowed = allowed.map(|sets| &sets[i]);
             let row = self.outputs.len();
             self.outputs.push((first + p - from) as u32);
             let (draw, row, alternatives) = match self.rows {

@@ -38,6 +38,7 @@ pub mod scheduler;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod session;
+pub mod speculation;
 pub mod text;
 pub mod weights;
 

@@ -354,9 +354,7 @@ impl Capacity {
             Count::Tiles => self.tokens,
             Count::Pages => self.context.div_ceil(Self::PAGE),
             Count::Rows | Count::Segment | Count::Segments => self.context,
-            // A sequence draws one token.
-            Count::Penalized => self.sequences,
-            Count::Logprobs => self.outputs,
+            Count::Penalized | Count::Logprobs => self.outputs,
         }
     }
 }

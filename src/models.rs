@@ -151,7 +151,7 @@ pub struct Io {
     pub outputs: Tensor,
     /// `[R, C]`: normalised hidden states, which logits are made of.
     pub last: Tensor,
-    /// `[R, V]`, and behind those `[B, V]` that penalize makes of some.
+    /// `[R, V]`, and behind those as many that penalize makes of some.
     pub logits: Tensor,
     /// Which those are.
     pub penalties: PenaltyTensors,
@@ -184,7 +184,7 @@ impl Io {
             },
             outputs: m.input("outputs", Count::Outputs, 1),
             last: m.activation("last", Count::Outputs, config.hidden),
-            logits: m.activation_and("logits", Count::Outputs, c.sequences, config.vocab),
+            logits: m.activation_and("logits", Count::Outputs, c.of(Count::Penalized), config.vocab),
             penalties: PenaltyTensors::declare(config.vocab, m),
             sampling: m.input("sampling", Count::Outputs, 8),
             ids: m.tensor("ids", Element::U32, PENDING * c.outputs, 1),

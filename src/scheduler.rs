@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::kv::PAGE;
 use crate::sampler::{Logprobs, Sampling};
 use crate::session::{Session, common};
+use crate::speculation::Speculation;
 use crate::text::{StopText, StreamDecoder, Tokenizer};
 
 /// What is asked for: a prompt to go on from.
@@ -39,6 +40,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// What they attend to. With anchors of the far past, answers depend a little on when trees were built, and so on the company.
     pub attention: Attention,
+    /// How they are guessed, where a step has room for drafts beside what it must compute. It changes nothing but the time.
+    pub speculation: Option<Speculation>,
     /// With how many alternatives the logprobs of each are wanted, if they are.
     pub logprobs: Option<usize>,
     /// What the tokens must follow, from its beginning.
@@ -60,6 +63,7 @@ impl Request {
             max_tokens: None,
             sampling: Sampling::default(),
             attention: Attention::Dense,
+            speculation: None,
             logprobs: None,
             constraint: None,
             stop: Vec::new(),
@@ -291,8 +295,8 @@ pub struct Scheduler {
 /// A step on the device.
 struct Flight {
     launched: Launched,
-    /// Jobs of the step, by number, and whether it draws for them.
-    jobs: Vec<(u64, bool)>,
+    /// Jobs of the step, by number, and how many tokens it draws for them.
+    jobs: Vec<(u64, usize)>,
 }
 
 enum Submitted {
@@ -515,6 +519,7 @@ impl Scheduler {
                 };
                 session.sampling = job.request.sampling.clone();
                 session.logprobs = job.request.logprobs;
+                session.speculation = job.request.speculation;
                 session.push(&job.request.prompt);
                 session.constrain(job.request.constraint.take());
                 self.stats.prompt_tokens += job.request.prompt.len() as u64;
@@ -531,28 +536,43 @@ impl Scheduler {
     /// Begins a step of what all requests are at; false where none can go on before an earlier step has ended.
     fn begin(&mut self) -> Result<bool> {
         let Some(engine) = &mut self.engine else { return Ok(false) };
+        let mut drafts = true;
         loop {
             let wanted: Vec<_> = self.running.iter().map(|job| job.next(engine)).collect();
-            let counts = shares(&wanted, engine.capacity().tokens);
+            let mut counts = shares(&wanted, engine.capacity().tokens);
+            if drafts {
+                draft(engine, &mut self.running, &mut counts)?;
+            }
             if counts.iter().all(|n| *n == 0) {
                 return Ok(false);
             }
-            let mut sessions: Vec<_> = self.running.iter_mut().filter_map(|job| job.session.as_mut()).collect();
-            match engine.begin(&mut sessions, &counts) {
+            // Those that wait for what is drawn behind drafts are let alone.
+            let (mut sessions, in_step): (Vec<_>, Vec<_>) = self
+                .running
+                .iter_mut()
+                .zip(&counts)
+                .filter(|(_, n)| **n > 0)
+                .filter_map(|(job, n)| Some((job.session.as_mut()?, *n)))
+                .unzip();
+            match engine.begin(&mut sessions, &in_step) {
                 Ok(launched) => {
                     let mut jobs = Vec::new();
                     for (job, n) in self.running.iter_mut().zip(counts).filter(|(_, n)| *n > 0) {
                         let Some(session) = &job.session else { continue };
-                        let draws = session.pending().is_empty();
-                        if n > 1 {
+                        let draws = if session.pending().is_empty() { 1 + session.drafted() } else { 0 };
+                        if n > draws.max(1) {
                             engine.keep(session);
                         }
                         job.in_flight += 1;
-                        job.drawing += usize::from(draws);
+                        job.drawing += usize::from(draws > 0);
                         jobs.push((job.number, draws));
                     }
                     self.flights.push_back(Flight { launched, jobs });
                     return Ok(true);
+                }
+                Err(Error::OutOfPages { .. }) if sessions.iter().any(|s| s.drafted() > 0) => {
+                    sessions.iter_mut().for_each(|s| drop(s.take_draft()));
+                    drafts = false;
                 }
                 Err(Error::OutOfPages { .. }) if self.running.len() > 1 => {
                     let Some(mut job) = self.running.pop() else { continue };
@@ -575,15 +595,19 @@ impl Scheduler {
         let mut drawn = engine.drawn(launched)?.into_iter();
         self.stats.steps += 1;
         for (number, draws) in jobs {
-            let drawn = if draws { drawn.next() } else { None };
+            let drawn: Vec<_> = drawn.by_ref().take(draws).collect();
             let mut all = self.running.iter_mut().chain(&mut self.preempted);
             // It may have ended meanwhile.
             let Some(job) = all.find(|job| job.number == number) else { continue };
             job.in_flight -= 1;
-            let Some(drawn) = drawn else { continue };
+            if drawn.is_empty() {
+                continue;
+            }
             job.drawing -= 1;
-            let over = job.take(drawn, &self.tokenizer, self.shared.context, &mut self.stats);
-            let Some((text, over)) = over else { continue };
+            let (Some(session), Some(engine)) = (&mut job.session, &mut self.engine) else { continue };
+            let mut stands = engine.verify(session, drawn).into_iter();
+            let take = |drawn| job.take(drawn, &self.tokenizer, self.shared.context, &mut self.stats);
+            let Some((text, over)) = stands.find_map(take) else { continue };
             let job = match self.running.iter().position(|job| job.number == number) {
                 Some(i) => Some(self.running.remove(i)),
                 None => {
@@ -638,6 +662,7 @@ impl Scheduler {
         if let Some(engine) = &self.engine {
             (stats.pages, stats.free_pages) = (engine.capacity().pages, engine.free_pages());
             (stats.kept_pages, stats.prefixes) = (engine.kept_pages(), engine.prefix_counts());
+            stats.drafts = engine.draft_counts();
         }
         self.shared.stats().clone_from(stats);
     }
@@ -682,8 +707,8 @@ impl Job {
             0 => {
                 let more = self.request.max_tokens.is_none_or(|most| self.drawn + self.drawing < most);
                 let room = session.tokens().len() + self.drawing <= engine.capacity().context;
-                // What may come next is known when the token before it is.
-                let ahead = self.drawing > 0 && !session.is_constrained();
+                // What may come next is known when the token before it is, and so is what may follow a draft.
+                let ahead = self.drawing > 0 && !session.is_constrained() && session.drafted() == 0;
                 usize::from(more && room && ahead && engine.draws_next_of(session))
             }
             n => n,
@@ -724,7 +749,7 @@ impl Job {
         }
         if !ended && !full {
             // Here it fails this request alone, and not the step of all.
-            return session.allowed().err().map(|e| (String::new(), Err(e)));
+            return session.allowed(1).err().map(|e| (String::new(), Err(e)));
         }
         let (mut text, stopped) = self.stop.push(self.request.decoder.finish());
         if !stopped {
@@ -732,6 +757,28 @@ impl Job {
         }
         Some((text, Ok(if ended || stopped { Reason::Stop } else { Reason::Length })))
     }
+}
+
+/// Guesses tokens of those that speculate and have all tokens but one computed: as many as a step of `counts` has room for, beside
+/// which each gets about the same. One whose last token is being drawn waits for it, where there may be a draft then.
+fn draft(engine: &mut Engine, running: &mut [Job], counts: &mut [usize]) -> Result<()> {
+    let speculates = |job: &Job| job.session.as_ref().is_some_and(|s| s.speculation.is_some());
+    let (outputs, tokens) = (engine.capacity().outputs, engine.capacity().tokens);
+    let mut room = outputs.saturating_sub(running.len()).min(tokens - counts.iter().sum::<usize>());
+    let mut left = running.iter().zip(&*counts).filter(|(job, n)| **n == 1 && speculates(job)).count();
+    for (job, n) in running.iter_mut().zip(counts).filter(|(job, n)| **n == 1 && speculates(job)) {
+        let share = room.div_ceil(left);
+        left -= 1;
+        let most = job.request.max_tokens.map_or(share, |most| share.min(most - job.drawn - job.drawing - 1));
+        let Some(session) = &mut job.session else { continue };
+        match session.pending().len() {
+            0 if most > 0 && engine.would_draft(session) => *n = 0,
+            1 => *n += engine.draft(session, most)?,
+            _ => continue,
+        }
+        room -= *n.max(&mut 1) - 1;
+    }
+    Ok(())
 }
 
 /// Whether one of those that run will soon have computed more of these tokens than is kept.

@@ -43,6 +43,7 @@ use crate::constrain::{Constraint, Grammar, Grammars};
 use crate::error::Error;
 use crate::sampler::{BREAKERS, Sampling};
 use crate::scheduler::{self, Event, Handle, Pooling, Ticket};
+use crate::speculation::Speculation;
 use crate::text::{Chat, ChatTemplate, Special, StreamDecoder, Tokenizer};
 
 /// Who may ask for how much.
@@ -56,6 +57,8 @@ pub struct ServerOptions {
     pub pooling: Pooling,
     /// What tokens of requests attend to.
     pub attention: Attention,
+    /// How they are guessed.
+    pub speculation: Option<Speculation>,
     /// Bytes of a request.
     pub body: usize,
     /// How long requests may take to end once the server is asked to.
@@ -64,8 +67,9 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        let (pooling, attention) = Default::default();
-        Self { api_key: None, cors: None, pooling, attention, body: 8 << 20, drain: Duration::from_secs(30) }
+        let (pooling, attention, speculation) = Default::default();
+        let (body, drain) = (8 << 20, Duration::from_secs(30));
+        Self { api_key: None, cors: None, pooling, attention, speculation, body, drain }
     }
 }
 
@@ -420,6 +424,7 @@ impl Service {
                     max_tokens: common.max_tokens,
                     sampling: Sampling { seed, ..sampling.clone() },
                     attention: self.options.attention,
+                    speculation: self.options.speculation,
                     logprobs: common.logprobs,
                     constraint: constraint.clone(),
                     stop: common.stop.clone(),

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::kernels::PENDING;
 use crate::kv::{PAGE, PagePool, PageTable};
 use crate::sampler::{Logprobs, Sampling, TokenSet};
+use crate::speculation::{Pace, Speculation};
 
 /// A sequence of tokens, the first of which are computed (their keys and values are in pages) and the rest pending.
 #[derive(Debug)]
@@ -17,6 +18,13 @@ pub struct Session {
     drawn: [(u64, u32); PENDING],
     /// How tokens are drawn from now on.
     pub sampling: Sampling,
+    /// How tokens are guessed where [`Engine::decode`](crate::engine::Engine::decode) decodes this session alone; `None`: not at all.
+    pub speculation: Option<Speculation>,
+    pub(crate) pace: Pace,
+    /// Of its last tokens, those that were guessed for a step that is not over.
+    drafted: usize,
+    /// What a draft model knows of it.
+    pub(crate) drafter: Option<Box<Session>>,
     /// With how many alternatives [`take_logprobs`](Self::take_logprobs) has the tokens drawn from now on; `None`: not at all.
     pub logprobs: Option<usize>,
     scored: Vec<Logprobs>,
@@ -38,6 +46,10 @@ impl Session {
             table: PageTable::new(pool),
             drawn: [(0, 0); PENDING],
             sampling: Sampling::default(),
+            speculation: None,
+            pace: Pace::default(),
+            drafted: 0,
+            drafter: None,
             logprobs: None,
             scored: Vec::new(),
             constraint: None,
@@ -100,15 +112,14 @@ impl Session {
     pub fn rewind(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.forget(len);
-        if let Some((constraint, first)) = &mut self.constraint {
-            *first = len.min(*first);
-            constraint.rewind((*first + constraint.taken()).saturating_sub(len));
-        }
+        self.unfollow(len);
+        self.pace = Pace::default();
     }
 
     /// Gives its pages back; all its tokens are pending.
     pub fn release(&mut self) {
         self.forget(0);
+        self.drafter = None;
     }
 
     /// A copy that shares this one's full pages, and its far past. Up to a page of tokens at the end is pending again.
@@ -119,6 +130,10 @@ impl Session {
             table: self.table.fork(),
             drawn: self.drawn,
             sampling: self.sampling.clone(),
+            speculation: self.speculation,
+            pace: self.pace,
+            drafted: 0,
+            drafter: None,
             logprobs: self.logprobs,
             scored: Vec::new(),
             constraint: self.constraint.clone(),
@@ -138,13 +153,18 @@ impl Session {
         self.constraint.is_some()
     }
 
-    /// What may be drawn behind all of its tokens, if a constraint says so: an error where they do not follow it themselves.
-    pub(crate) fn allowed(&mut self) -> Result<Option<TokenSet>> {
+    /// What may be drawn behind each of its last `n` tokens, if a constraint says so: an error where they do not follow it themselves.
+    pub(crate) fn allowed(&mut self, n: usize) -> Result<Option<Vec<TokenSet>>> {
+        self.unfollow(self.tokens.len() + 1 - n);
         let Some((constraint, first)) = &mut self.constraint else { return Ok(None) };
-        for id in &self.tokens[*first + constraint.taken()..] {
-            constraint.take(*id)?;
+        let mut sets = Vec::new();
+        for len in self.tokens.len() + 1 - n..=self.tokens.len() {
+            for id in &self.tokens[*first + constraint.taken()..len] {
+                constraint.take(*id)?;
+            }
+            sets.push(constraint.allowed()?);
         }
-        constraint.allowed().map(Some)
+        Ok(Some(sets))
     }
 
     /// Logprobs of the tokens drawn since the last call while [`logprobs`](Self::logprobs) asked for them, in their order.
@@ -156,6 +176,32 @@ impl Session {
     pub(crate) fn take(&mut self, id: u32, logprobs: Option<Logprobs>) {
         self.push(&[id]);
         self.scored.extend(logprobs);
+    }
+
+    /// Appends a draft, as far as a constraint allows it. Returns how many tokens that are.
+    pub(crate) fn append_draft(&mut self, mut draft: Vec<u32>) -> Result<usize> {
+        if let Some((constraint, first)) = &mut self.constraint {
+            for id in &self.tokens[*first + constraint.taken()..] {
+                constraint.take(*id)?;
+            }
+            draft.truncate(constraint.follow(&draft));
+        }
+        self.push(&draft);
+        self.drafted = draft.len();
+        Ok(self.drafted)
+    }
+
+    /// Tokens of a draft that is not decided on.
+    pub(crate) fn drafted(&self) -> usize {
+        self.drafted
+    }
+
+    /// Takes the draft off its tokens. Computed positions stay.
+    pub(crate) fn take_draft(&mut self) -> Vec<u32> {
+        let len = self.tokens.len() - std::mem::take(&mut self.drafted);
+        let draft = self.tokens.split_off(len);
+        self.unfollow(len);
+        draft
     }
 
     /// The step that drew the token at `position`, one of the last, and where the device has its id.
@@ -180,6 +226,24 @@ impl Session {
         self.table.truncate(len);
         if let Some(far) = &mut self.far {
             far.follow(&self.table);
+        }
+    }
+
+    /// The constraint forgets the tokens from `len` on.
+    fn unfollow(&mut self, len: usize) {
+        if let Some((constraint, first)) = &mut self.constraint {
+            *first = len.min(*first);
+            constraint.rewind((*first + constraint.taken()).saturating_sub(len));
+        }
+    }
+
+    /// Tokens behind those computed that attend to the pages that they would if steps were of one token each.
+    pub(crate) fn together(&self) -> usize {
+        match self.attention {
+            Attention::Dense => usize::MAX,
+            Attention::Window(local) => PAGE - self.table.len().saturating_sub(local) % PAGE,
+            // The near past has that many more than is graduated.
+            Attention::Aoc(_) => PAGE,
         }
     }
 

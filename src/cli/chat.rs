@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use rustyline::error::ReadlineError;
 
+use super::drafts::DraftArgs;
 use super::input::{SamplingArgs, TextArgs};
 use super::interrupt::{Stoppable, exit_code};
 use super::model::{EngineArgs, ModelArgs, describe};
@@ -15,6 +16,7 @@ use crate::chat::{Answer, Conversation, End};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fetch;
+use crate::speculation::DraftCounts;
 
 /// Chat with a model; with a text, answer that and exit
 #[derive(Args)]
@@ -33,6 +35,8 @@ pub struct Options {
     sampling: SamplingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    drafts: DraftArgs,
     #[command(flatten)]
     cache: PromptCacheArgs,
 }
@@ -60,6 +64,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut conversation = Conversation::new(session, &weights, options.system_prompt.as_deref())?;
     describe(&weights, &engine, conversation.tokenizer().warnings());
     drop(weights);
+    if let Some(draft) = options.drafts.open()? {
+        draft.guess_for(&mut engine, conversation.tokenizer(), |weights| {
+            options.engine.dense().load(weights, CONTEXT)
+        })?;
+    }
+    conversation.set_speculation(options.drafts.speculation());
     let sampling = options.sampling.sampling(conversation.tokenizer());
     conversation.set_sampling(sampling);
     let constraint = options.sampling.constraint(conversation.tokenizer(), engine.config().vocab)?;
@@ -175,9 +185,11 @@ fn stats(engine: &Engine, conversation: &Conversation) -> String {
     let speed = |n: usize, time: Duration| if n == 0 { 0.0 } else { n as f64 / time.as_secs_f64() };
     let messages = conversation.messages().len();
     let context = engine.capacity().context;
+    let DraftCounts { drafted, accepted, .. } = engine.draft_counts();
     format!(
         "prefill  {} tokens, {:.1} tokens/s; {} reused\n\
          decode   {} tokens, {:.1} tokens/s\n\
+         drafts   {accepted} of {drafted} tokens accepted\n\
          context  {} of {context} tokens in {messages} messages\n\
          pages    {} of {} free\n",
         t.prefilled,

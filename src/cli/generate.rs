@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::chat::CONTEXT;
+use super::drafts::DraftArgs;
 use super::input::{SamplingArgs, TextArgs};
 use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
@@ -15,6 +16,7 @@ use super::output::{Stream, note, print_json};
 use super::prompt_cache::PromptCacheArgs;
 use crate::chat::{End, Generated, generate, tokenizer};
 use crate::error::{Error, Result};
+use crate::speculation::DraftCounts;
 use crate::text::{Special, StreamDecoder};
 
 /// Go on from a text, without a chat template; control tokens in it count as such
@@ -28,6 +30,8 @@ pub struct Options {
     sampling: SamplingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    drafts: DraftArgs,
     #[command(flatten)]
     cache: PromptCacheArgs,
     /// Print one JSON object at the end: text, why it ended, tokens and seconds
@@ -47,6 +51,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut engine = options.engine.load(&weights, CONTEXT)?;
     describe(&weights, &engine, tokenizer.warnings());
     drop(weights);
+    if let Some(draft) = options.drafts.open()? {
+        draft.guess_for(&mut engine, &tokenizer, |weights| options.engine.dense().load(weights, CONTEXT))?;
+    }
     let context = engine.capacity().context;
     if prompt.len() > context {
         return Err(Error::request("prompt", format!("at most {context} tokens"), prompt.len()));
@@ -55,6 +62,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut session = options.cache.restore(&mut engine, empty)?;
     let load = began.elapsed();
     session.sampling = options.sampling.sampling(&tokenizer);
+    session.speculation = options.drafts.speculation();
     session.set_tokens(&prompt);
     session.constrain(options.sampling.constraint(&tokenizer, engine.config().vocab)?);
     let cached = session.computed();
@@ -71,6 +79,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut computed = session.fork();
     computed.rewind(prompt.len());
     options.cache.save(&engine, &computed, cached)?;
+    let DraftCounts { drafted, accepted, .. } = engine.draft_counts();
     let Generated { text, end, tokens, prefilled, prefill, decoded, decode } = generated;
     if options.json {
         print_json(&json!({
@@ -79,6 +88,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             "prompt_tokens": prompt.len(),
             "cached_tokens": cached.min(prompt.len() - 1),
             "tokens": tokens,
+            "drafted_tokens": drafted,
+            "accepted_tokens": accepted,
             "context": context,
             "device": engine.device(),
             "seconds": {
@@ -89,8 +100,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         }))?;
     } else {
         stream.finish(false)?;
+        let guessed = match drafted {
+            0 => String::new(),
+            _ => format!(" ({accepted} of {drafted} guessed ones accepted)"),
+        };
         note(format_args!(
-            "prefill of {prefilled} {:.1} tokens/s, decode of {decoded} {:.1} tokens/s, ended by {}",
+            "prefill of {prefilled} {:.1} tokens/s, decode of {decoded} {:.1} tokens/s{guessed}, ended by {}",
             prefilled as f64 / prefill.as_secs_f64().max(1e-9),
             decoded as f64 / decode.as_secs_f64().max(1e-9),
             name(end)

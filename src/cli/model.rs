@@ -271,7 +271,16 @@ impl EngineArgs {
 
     /// The same, with anchors of the far past.
     pub fn with_aoc(&self) -> Self {
-        let attention = AttentionArgs { attention: AttentionKind::Aoc, ..self.attention.clone() };
+        self.attending(AttentionKind::Aoc)
+    }
+
+    /// The same, without: a draft model looks at all of the past.
+    pub fn dense(&self) -> Self {
+        self.attending(AttentionKind::Dense)
+    }
+
+    fn attending(&self, attention: AttentionKind) -> Self {
+        let attention = AttentionArgs { attention, ..self.attention.clone() };
         Self { attention, ..self.clone() }
     }
 

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
 use super::chat::CONTEXT;
+use super::drafts::DraftArgs;
 use super::interrupt::{Stoppable, exit_code, interrupted};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::note;
@@ -56,6 +57,8 @@ pub struct Options {
     drain: u64,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    drafts: DraftArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -84,9 +87,14 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
     let (engine, parallel, kv_tokens) = (options.engine.clone(), options.parallel as usize, options.kv_tokens);
     let warnings = tokenizer.warnings().to_vec();
+    let (draft, tokens) = (options.drafts.open()?, tokenizer.clone());
     let mut described = false;
     let load = move || {
-        let loaded = engine.load_shared(&weights, CONTEXT, parallel, kv_tokens)?;
+        let mut loaded = engine.load_shared(&weights, CONTEXT, parallel, kv_tokens)?;
+        if let Some(draft) = &draft {
+            let load = |weights: &_| engine.dense().load_shared(weights, CONTEXT, parallel, kv_tokens);
+            draft.guess_for(&mut loaded, &tokens, load)?;
+        }
         if !std::mem::replace(&mut described, true) {
             describe(&weights, &loaded, &warnings);
         }
@@ -103,6 +111,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             PoolingArg::Last => Pooling::Last,
         },
         attention: options.engine.kind(),
+        speculation: options.drafts.speculation(),
         body: options.max_body,
         drain: Duration::from_secs(options.drain),
     };

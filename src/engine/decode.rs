@@ -41,7 +41,8 @@ pub(crate) struct Drawn {
 impl Engine {
     /// Draws up to `most` tokens for each of `sessions`, of which each has one token pending, or none and is at its end. Calls
     /// `each` with the ids of every step, in the order of the sessions, which have got them then; it may break off. Several
-    /// steps are begun before the first is over: what they compute beyond the last id taken is forgotten.
+    /// steps are begun before the first is over: what they compute beyond the last id taken is forgotten. A session that is alone may
+    /// [speculate](Session::speculation).
     ///
     /// Ends early when a session's context or the pool of pages is full; when that is so from the start it is an error. On any
     /// error the sessions keep what `each` was called with.
@@ -70,6 +71,7 @@ impl Engine {
             }
         }
         for s in sessions.iter_mut() {
+            s.take_draft();
             s.forget(s.tokens().len() - 1);
         }
         result
@@ -83,46 +85,73 @@ impl Engine {
         each: &mut impl FnMut(&[u32]) -> ControlFlow<()>,
     ) -> Result<()> {
         let ones = vec![1; sessions.len()];
+        let speculates = sessions.len() == 1;
         // What may come next is known when the token before it is.
         let waits = !matches!(self.device, Device::Gpu(_)) || sessions.iter().any(|s| s.is_constrained());
         let ahead = if waits { 1 } else { AHEAD };
-        let (mut begun, mut taken) = (0, 0);
-        while taken < most {
-            while begun < most && launched.len() < ahead {
+        let mut taken = 0;
+        'decoding: while taken < most {
+            while taken + launched.len() < most && launched.len() < ahead {
+                let is_idle = launched.is_empty();
+                if speculates && is_idle && self.draft(sessions[0], most - taken - 1)? > 0 {
+                    match self.begin(sessions, &[1 + sessions[0].drafted()]) {
+                        Ok(step) => {
+                            launched.push_back(step);
+                            break;
+                        }
+                        Err(Error::OutOfPages { .. }) => drop(sessions[0].take_draft()),
+                        Err(e) => return Err(e),
+                    }
+                } else if speculates && !is_idle && self.would_draft(sessions[0]) {
+                    break;
+                }
                 match self.begin(sessions, &ones) {
                     Ok(step) => launched.push_back(step),
-                    Err(e) if begun == 0 => return Err(e),
+                    Err(e) if taken == 0 && is_idle => return Err(e),
                     Err(Error::ContextFull { .. } | Error::OutOfPages { .. }) => break,
                     Err(e) => return Err(e),
                 }
-                begun += 1;
             }
             let Some(step) = launched.pop_front() else { break };
-            let drawn = self.drawn(step)?;
-            let ids: Vec<_> = drawn.iter().map(|drawn| drawn.id).collect();
-            ids.iter().try_for_each(|id| check_drawn(*id))?;
-            for (s, Drawn { id, logprobs }) in sessions.iter_mut().zip(drawn) {
-                s.take(id, logprobs);
+            let mut drawn = self.drawn(step)?;
+            if speculates {
+                drawn = self.verify(sessions[0], drawn);
             }
-            taken += 1;
-            if each(&ids).is_break() {
-                break;
+            let mut drawn = drawn.into_iter().peekable();
+            while drawn.peek().is_some() {
+                let each_drawn: Vec<_> = drawn.by_ref().take(sessions.len()).collect();
+                let ids: Vec<_> = each_drawn.iter().map(|drawn| drawn.id).collect();
+                ids.iter().try_for_each(|id| check_drawn(*id))?;
+                for (s, Drawn { id, logprobs }) in sessions.iter_mut().zip(each_drawn) {
+                    s.take(id, logprobs);
+                }
+                taken += 1;
+                if each(&ids).is_break() {
+                    break 'decoding;
+                }
             }
         }
         Ok(())
     }
 
     /// Begins a step of `counts[i]` tokens of session i behind its last computed position, and draws for those that it brings to
-    /// their end, or beyond: a token without an id yet is the one drawn by the step begun last. On an error nothing has changed.
+    /// their end, or beyond: a token without an id yet is the one drawn by the step begun last. Behind a draft, which must be in it, it
+    /// draws for each of its tokens too. On an error nothing has changed.
     pub(crate) fn begin(&mut self, sessions: &mut [&mut Session], counts: &[usize]) -> Result<Launched> {
-        let ends = |(s, n): (&&mut Session, &usize)| usize::from(*n > 0 && s.table.len() + n >= s.tokens().len());
+        let ends = |(s, n): (&&mut Session, &usize)| match *n {
+            n if n > 0 && s.table.len() + n >= s.tokens().len() => 1 + s.drafted(),
+            _ => 0,
+        };
         let outputs: Vec<_> = sessions.iter().zip(counts).map(ends).collect();
         let launched = self.attempt(sessions, |engine, sessions| {
             let inputs = engine.inputs(sessions, counts, &outputs, true)?;
             engine.launch(&inputs)
         })?;
-        let drawing = sessions.iter_mut().zip(outputs).filter(|(_, n)| *n > 0);
-        (self.first_id()..).zip(drawing).for_each(|(at, (s, _))| s.draws(self.steps, at));
+        let mut at = self.first_id();
+        for (s, n) in sessions.iter_mut().zip(outputs).filter(|(_, n)| *n > 0) {
+            at += n as u32;
+            s.draws(self.steps, at - 1);
+        }
         Ok(launched)
     }
 

@@ -29,13 +29,13 @@ pub static PENALIZE: Kernel = Kernel {
 /// What is asked of penalize in a step. Layouts are those of the shader.
 #[derive(Clone, Copy, Debug)]
 pub struct PenaltyTensors {
-    /// `[B, 20]`: what is wanted of a row.
+    /// `[R, 20]`: what is wanted of a row.
     pub wants: Tensor,
     /// Entries, histories and pending tokens of all.
     pub lists: Tensor,
-    /// `[2 B, V / 32]`: sets of tokens.
+    /// `[2 R, V / 32]`: sets of tokens.
     pub sets: Tensor,
-    /// `[B, entries]`: repetitions that each entry's token would lengthen.
+    /// `[R, entries]`: repetitions that each entry's token would lengthen.
     pub repeats: Tensor,
 }
 
@@ -48,13 +48,13 @@ const ALL: u32 = u32::MAX;
 impl PenaltyTensors {
     /// For a vocabulary of `vocab`.
     pub fn declare(vocab: usize, m: &mut Memory) -> Self {
-        let (sequences, history) = (m.capacity.sequences, m.capacity.context.min(HISTORY));
+        let (rows, history) = (m.capacity.of(Count::Penalized), m.capacity.context.min(HISTORY));
         let entries = history + BIASES + PENDING;
         Self {
             wants: m.input("wants", Count::Penalized, WORDS),
-            lists: m.tensor("lists", Element::U32, sequences, 3 * entries + history + PENDING),
-            sets: m.tensor("sets", Element::U32, 2 * sequences, vocab.div_ceil(32)),
-            repeats: m.tensor("repeats", Element::U32, sequences, entries),
+            lists: m.tensor("lists", Element::U32, rows, 3 * entries + history + PENDING),
+            sets: m.tensor("sets", Element::U32, 2 * rows, vocab.div_ceil(32)),
+            repeats: m.tensor("repeats", Element::U32, rows, entries),
         }
     }
 }
@@ -131,7 +131,7 @@ impl PenaltyInputs {
 }
 
 impl Recorder<'_> {
-    /// `logits`: `[R + B, V]`; `ids`: what steps have drawn.
+    /// `logits`: `[2 R, V]`; `ids`: what steps have drawn.
     pub fn penalize(&mut self, logits: Tensor, t: PenaltyTensors, ids: Tensor) {
         let v = self.desc(logits).cols;
         self.expect(t.wants, Element::U32, WORDS);

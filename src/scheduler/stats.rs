@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::prefix::PrefixCounts;
+use crate::speculation::DraftCounts;
 
 use super::Reason;
 
@@ -21,6 +22,8 @@ pub struct Stats {
     pub kept_pages: usize,
     /// What was found in those.
     pub prefixes: PrefixCounts,
+    /// What drafts have come to.
+    pub drafts: DraftCounts,
     /// Steps run.
     pub steps: u64,
     /// Prompt tokens of the requests that were begun.

@@ -27,6 +27,14 @@ pub(super) fn text(stats: &Stats, model: &str) -> String {
     out.one("prefix_cache_evicted_pages_total", "counter", "Kept pages given back.", prefixes.evicted as f64);
     out.one("prompt_tokens_total", "counter", "Tokens of prompts.", stats.prompt_tokens as f64);
     out.one("generation_tokens_total", "counter", "Tokens drawn.", stats.drawn_tokens as f64);
+    out.one("spec_decode_num_drafts_total", "counter", "Drafts of tokens.", stats.drafts.drafts as f64);
+    out.one("spec_decode_num_draft_tokens_total", "counter", "Tokens of drafts.", stats.drafts.drafted as f64);
+    out.one(
+        "spec_decode_num_accepted_tokens_total",
+        "counter",
+        "Tokens of drafts that were drawn.",
+        stats.drafts.accepted as f64,
+    );
     out.one("request_failure_total", "counter", "Requests that failed.", stats.failed as f64);
     let reasons = Reason::ALL.map(|reason| {
         let name = match reason {

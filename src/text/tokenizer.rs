@@ -392,6 +392,20 @@ impl Tokenizer {
         })
     }
 
+    /// An error where ids of `other` are not those of the same tokens here. One may have up to 128 more, as vocabularies are padded.
+    pub fn check_same_tokens(&self, other: &Tokenizer) -> Result<()> {
+        let found = |tokens: &Tokenizer, id: usize| format!("token {id} = {:?}", tokens.tokens[id]);
+        let common = self.tokens.iter().zip(&other.tokens).zip(self.kinds.iter().zip(&other.kinds));
+        match common.enumerate().find(|(_, ((a, b), (of_a, of_b)))| a != b || of_a != of_b) {
+            Some((id, _)) => Err(Error::request("vocabulary of the draft model", found(self, id), found(other, id))),
+            None if self.len().abs_diff(other.len()) > 128 => {
+                let tokens = |n: usize| format!("{n} tokens");
+                Err(Error::request("vocabulary of the draft model", tokens(self.len()), tokens(other.len())))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Number of tokens.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
