@@ -1,6 +1,6 @@
 """A small MCP server for tests, out of Python's standard library: tools that do well, badly, or not at all.
 
-usage: mcp_server.py [ends|mute|endless]
+usage: mcp_server.py [ends|mute|endless|TOOL]        TOOL: that one only
 """
 
 import json
@@ -77,7 +77,7 @@ def answer(method, params):
         if MODE == "endless":
             return {"tools": [described("add")], "nextCursor": "more"}
         # Two pages.
-        names = list(TOOLS)
+        names = [name for name in TOOLS if MODE in ("", name)]
         if not params.get("cursor"):
             return {"tools": [described(name) for name in names[:3]], "nextCursor": "3"}
         return {"tools": [described(name) for name in names[3:]]}
@@ -97,4 +97,4 @@ for line in sys.stdin:
     try:
         send({"id": request["id"], "result": answer(request["method"], request.get("params") or {})})
     except LookupError as e:
-        send({"id": request["id"], "error": {"code": -32601, "message": f"no such thing: {e}"}})
+        send({"id": request["id"], "error": {"code": -32601, "message": f"no such thing: {e.args[0]}"}})

@@ -54,10 +54,12 @@ impl ServerCommand {
     /// fields are theirs, but for `"disabled": true`.
     pub fn read(path: &Path) -> Result<Vec<Self>> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-        let wrong = |what: &str, expected: &str, found: &dyn ToString| Error::file(path, what, expected, found.to_string());
+        let wrong =
+            |what: &str, expected: &str, found: &dyn ToString| Error::file(path, what, expected, found.to_string());
         let json: Json = serde_json::from_str(&text).map_err(|e| wrong("file", "JSON", &e))?;
         let expected = "an object of servers";
-        let servers = json["mcpServers"].as_object().ok_or_else(|| wrong("mcpServers", expected, &json["mcpServers"]))?;
+        let servers =
+            json["mcpServers"].as_object().ok_or_else(|| wrong("mcpServers", expected, &json["mcpServers"]))?;
         let enabled = servers.iter().filter(|(_, server)| server["disabled"] != true);
         let read = |(name, server): (&String, &Json)| {
             let read = Self::deserialize(server);
@@ -120,8 +122,7 @@ impl Servers {
     pub fn start(commands: &[ServerCommand], limits: Limits) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|source| Error::Io { path: "MCP".into(), source })?;
-        let mut started =
-            Self { servers: Vec::new(), tools: Vec::new(), places: Vec::new(), limits, runtime };
+        let mut started = Self { servers: Vec::new(), tools: Vec::new(), places: Vec::new(), limits, runtime };
         // All at once, and all of them are waited for: none is left behind where one fails.
         let starts: Vec<_> =
             commands.iter().map(|command| started.runtime.spawn(connect(command.clone(), limits.start))).collect();
