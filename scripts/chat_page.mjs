@@ -253,6 +253,7 @@ async function use(tab, { server, address }) {
   await tab.type('Are you there?');
   await tab.key('Enter');
   await until('another error', async () => (await tab.texts('error')).length === 2, 10_000);
+  for (const text of await tab.texts('error')) assert.match(text, /^The server cannot be reached: ./);
   assert.equal(await tab.value('text.value'), 'Are you there?');
   assert.ok(await tab.idle());
   assert.ok(tab.errors.length > 0 && tab.errors.every(text => /net::ERR_/.test(text)), tab.errors.join('\n'));
