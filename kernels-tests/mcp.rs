@@ -112,7 +112,7 @@ fn servers_that_do_not_start_are_errors_that_name_them() {
         (server("endless"), "it has more than 128 tools"),
         ("cat".into(), ""),
     ] {
-        let error = start(&[line.clone()], limits).err().unwrap_or_else(|| panic!("{line} has started"));
+        let error = start(std::slice::from_ref(&line), limits).err().unwrap_or_else(|| panic!("{line} has started"));
         let text = error.to_string();
         assert!(text.starts_with(&format!("MCP server {line}: ")) && text.contains(part), "{text}");
     }

@@ -95,6 +95,9 @@ const DESCRIPTIONS: usize = 256 << 10;
 /// Bytes that are kept of what a server writes to standard error.
 const TAIL: usize = 4 << 10;
 
+/// Letters of an error, and of the line that a server wrote about it.
+const WORDS: usize = 500;
+
 /// How often a call looks whether the user has broken off.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -267,11 +270,13 @@ async fn keep_tail(mut from: impl AsyncRead + Unpin, tail: Arc<Mutex<Vec<u8>>>) 
     }
 }
 
+/// What went wrong, and the last line that the server wrote to standard error.
 fn with_last_words(why: &str, errors: &Mutex<Vec<u8>>) -> String {
+    let short = |text: &str| text.trim().chars().take(WORDS).collect::<String>();
     let errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
     match String::from_utf8_lossy(&errors).lines().rev().find(|line| !line.trim().is_empty()) {
-        Some(line) => format!("{why}; its last words: {}", line.trim()),
-        None => why.into(),
+        Some(line) => format!("{}; its last words: {}", short(why), short(line)),
+        None => short(why),
     }
 }
 
