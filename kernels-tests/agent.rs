@@ -286,6 +286,24 @@ fn breaking_off_leaves_calls_answered_and_the_conversation_goes_on() {
 }
 
 #[test]
+fn one_can_break_off_while_a_call_is_written() {
+    let mut model = Model::new(TEMPLATE, Backend::Cpu);
+    let mut conversation = model.answering(&[CALL], 1);
+    conversation.set_tools(Adding::new().list()).unwrap();
+    conversation.push(Message::new("user", "?"));
+    let mut drawn = 0;
+    let answer = conversation.answer(&mut model.engine, None, |_| {
+        drawn += 1;
+        if drawn == 9 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let answer = answer.unwrap();
+    assert_eq!((answer.end, answer.calls.len()), (End::Interrupted, 0));
+    // No part of it has been told apart yet, of 9 or, with those of the prompt, fewer.
+    let text = conversation.messages()[1].content.as_str().unwrap();
+    assert!(!text.is_empty() && text.len() <= 9 && CALL.starts_with(text), "{text}");
+}
+
+#[test]
 fn an_answer_cut_off_within_a_call_calls_nothing() {
     let mut model = Model::new(TEMPLATE, Backend::Cpu);
     let (mut conversation, mut tools) = (model.answering(&[CALL], 1), Adding::new());

@@ -253,7 +253,7 @@ impl Conversation {
     }
 
     /// The model's answer to the messages, which is one of them from then on. As [`say`](Self::say), with calls of tools among the
-    /// parts of the answer.
+    /// parts of the answer, and with empty text also while it is open what has come. On an error there is no answer.
     pub fn answer(
         &mut self,
         engine: &mut Engine,
@@ -276,10 +276,11 @@ impl Conversation {
         // Marks of calls are control tokens in some vocabularies.
         let decoder = if parser.is_some() { StreamDecoder::with_control() } else { StreamDecoder::new() };
         let generated = generate(engine, &mut self.session, &self.tokenizer, decoder, limit, |piece| {
-            let new = match &mut parser {
-                Some(parser) if !piece.is_empty() => parser.push(piece),
-                _ => vec![Part::Text(piece.into())],
-            };
+            let mut new = parser.as_mut().map_or_else(|| vec![Part::Text(piece.into())], |parser| parser.push(piece));
+            if new.is_empty() {
+                // The caller may break off, also while it is open what has come.
+                new.push(Part::Text(String::new()));
+            }
             let flow = new.iter().try_for_each(&mut part);
             parts.extend(new);
             flow
