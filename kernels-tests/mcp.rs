@@ -55,8 +55,7 @@ fn tools_are_listed_and_called() {
 
 #[test]
 fn what_goes_wrong_in_a_tool_is_its_answer() {
-    let limits = Limits { call: Duration::from_millis(700), ..Limits::default() };
-    let mut servers = start(&[server("")], limits).unwrap();
+    let mut servers = start(&[server("")], Limits::default()).unwrap();
     assert_eq!(call(&mut servers, "fail", json!({})), Err("the disk is full".into()));
     assert_eq!(call(&mut servers, "refuse", json!({})), Err("no such thing: refuse".into()));
     assert_eq!(call(&mut servers, "unknown", json!({})), Err("there is no tool unknown".into()));
@@ -83,7 +82,12 @@ fn a_tool_that_never_answers_is_given_up() {
     // One that sleeps on does not outlive what started it, nor hold it up.
     assert!(!cfg!(target_os = "linux") || is_running(&mark));
     drop((servers, interrupted));
-    assert!(!is_running(&mark));
+    // One that is killed is gone a moment later.
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        !is_running(&mark)
+    });
+    assert!(gone);
     assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
 }
 
@@ -104,14 +108,14 @@ fn two_tools_of_one_name_have_two_names() {
 
 #[test]
 fn servers_that_do_not_start_are_errors_that_name_them() {
-    let limits = Limits { start: Duration::from_secs(3), ..Limits::default() };
-    for (line, part) in [
-        ("no-such-program-of-farpast x".into(), "no-such-program-of-farpast is not found"),
-        (server("ends"), "its last words: no licence"),
-        (server("mute"), "it took more than 3s to start"),
-        (server("endless"), "it has more than 128 tools"),
-        ("cat".into(), ""),
+    for (line, seconds, part) in [
+        ("no-such-program-of-farpast x".into(), 60, "no-such-program-of-farpast is not found"),
+        (server("ends"), 60, "its last words: no licence"),
+        (server("endless"), 60, "it has more than 128 tools"),
+        (server("mute"), 2, "it took more than 2s to start"),
+        ("cat".into(), 2, ""),
     ] {
+        let limits = Limits { start: Duration::from_secs(seconds), ..Limits::default() };
         let error = start(std::slice::from_ref(&line), limits).err().unwrap_or_else(|| panic!("{line} has started"));
         let text = error.to_string();
         assert!(text.starts_with(&format!("MCP server {line}: ")) && text.contains(part), "{text}");
