@@ -147,6 +147,33 @@ fn generate_and_chat_follow_a_schema_or_a_grammar() {
 }
 
 #[test]
+#[cfg(feature = "mcp")]
+fn chat_runs_tools_of_mcp_servers_where_it_may() {
+    let template = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n\
+                    {{ m.content }}{{ m.tool_calls }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    let mut file = toy(Some(template));
+    let context = file.fields.iter_mut().find(|field| field.key == b"llama.context_length").unwrap();
+    context.value = 1024u32.to_le_bytes().into();
+    let model = Model::new("tools", &file);
+    let server = crate::mcp::server("add");
+    let grammar = r#"start: "{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 2}}""#;
+    let flags = ["--device", "cpu", "-p", "1 + 2?", "--grammar", grammar, "--tool-rounds", "1"];
+    let chat = |more: &[&str]| model.run("chat", &[&flags[..], more].concat());
+    let answer = chat(&["--mcp", &server, "--yes"]);
+    assert_eq!(ok(&answer), "\n");
+    let told = text(&answer.stderr);
+    let expected = "[add {\"a\": 1, \"b\": 2}]\n[→ 3]\n[the model wants more tools after 1 rounds]\n";
+    assert!(told.ends_with(expected), "{told}");
+
+    fails(&chat(&["--mcp", &server]), "tools without a terminal: expected --yes");
+    fails(&chat(&["--yes", "--mcp", "no-such-program-of-farpast"]), "MCP server no-such-program-of-farpast: ");
+    fails(&chat(&["--yes", "--mcp-config", "/no/such.json"]), "/no/such.json");
+    usage(&chat(&["--yes", "--mcp", "'"]));
+    let silent = Model::new("no-tools", &toy(None));
+    fails(&silent.run("chat", &[&flags[..], &["--yes", "--mcp", &server]].concat()), "tools: expected a model whose");
+}
+
+#[test]
 fn generate_ends_with_the_context() {
     let model = Model::new("context", &toy(None));
     let run = |text: &str| model.run("generate", &["--device", "cpu", "-c", "32", "--temp", "0", "--json", "-p", text]);

@@ -28,8 +28,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("eval", &["engine"]),
     ("fetch", &["error"]),
     ("chat", &["engine", "text", "constrain"]),
-    ("cli", &["bench", "chat", "eval", "fetch", "server"]),
     ("agent", &["chat", "engine", "text"]),
+    ("mcp", &["agent"]),
+    ("cli", &["agent", "bench", "chat", "eval", "fetch", "mcp", "server"]),
     ("server", &["chat", "scheduler", "text"]),
 ];
 

@@ -1,5 +1,6 @@
 //! Tests of the crate.
 
+mod agent;
 mod allocation;
 mod aoc_direction;
 mod aoc_gate;
@@ -48,6 +49,8 @@ mod linear_norm;
 mod linear_rope;
 mod logprobs;
 mod long_run;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod model;
 mod models;
 mod norm_rope_store;

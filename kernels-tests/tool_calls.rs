@@ -76,6 +76,19 @@ fn calls_of_llama_and_of_plain_json() {
 }
 
 #[test]
+fn calls_in_fences_of_markdown() {
+    let call = r#"{"name": "weather", "arguments": {"city": "Rome"}}"#;
+    let one = ("weather", "{\"city\": \"Rome\"}");
+    for style in [ToolStyle::Json, ToolStyle::Llama3, ToolStyle::Hermes, ToolStyle::Mistral] {
+        check(style, &format!("```json\n{call}\n```"), "", &[one]);
+        check(style, &format!("```\n{call}\n```\n"), "", &[one]);
+        check(style, &format!("Let me see:\n\n```json\n[{call}, {call}]\n```\nSoon."), "Let me see:\nSoon.", &[one; 2]);
+        let after_code = "```python\nx = {}\n```\n";
+        check(style, &format!("{after_code}```json\n{call}\n```"), after_code.trim_end(), &[one]);
+    }
+}
+
+#[test]
 fn what_is_no_call_is_text() {
     use ToolStyle::{Hermes, Json, Llama3, Mistral};
     for (style, text) in [
@@ -92,6 +105,12 @@ fn what_is_no_call_is_text() {
         (Json, "[1, 2, 3]"),
         (Json, "Text. {\"name\": \"time\", \"arguments\": {}}"),
         (Json, " \n"),
+        (Hermes, "Some JSON:\n```json\n{\"answer\": 42}\n```\nand more.\n"),
+        (Json, "```json\n{\"name\": \"unknown\", \"arguments\": {}}\n```"),
+        (Json, "```python\n{\"name\": \"time\", \"arguments\": {}}\n```\n{}"),
+        (Hermes, "`code` and ``"),
+        (Hermes, "```"),
+        (Hermes, "```json\n"),
     ] {
         check(style, text, text, &[]);
     }

@@ -1,19 +1,22 @@
-//! A conversation with a model: messages in, pieces of text out.
+//! A conversation with a model: messages in, pieces of text and calls of tools out.
 //!
 //! Each turn renders all messages with the model's chat template. What the session already holds of the resulting tokens is
-//! not computed again. When they no longer fit, the oldest turns are left out; the system message stays.
+//! not computed again, nor are answers whose tokens the template would write otherwise than the model did: they stay as they were
+//! drawn, and only what follows them is new. When all no longer fits, the oldest turns are left out; the system message stays.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value as Json, json};
+
 use crate::constrain::Constraint;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sampler::Sampling;
-use crate::session::Session;
+use crate::session::{Session, common};
 use crate::speculation::Speculation;
-use crate::text::{Chat, ChatTemplate, Message, StreamDecoder, Tokenizer, Vocabulary};
+use crate::text::{Chat, ChatTemplate, Message, Part, StreamDecoder, Tokenizer, ToolCalls, ToolStyle, Vocabulary};
 use crate::weights::{Metadata, Weights};
 
 /// The tokenizer that the checkpoint describes: in its metadata, or in the folder that it is or lies in.
@@ -70,7 +73,14 @@ pub struct Conversation {
     tokenizer: Tokenizer,
     template: ChatTemplate,
     messages: Vec<Message>,
+    /// Functions that the model may call, and how it does.
+    tools: Vec<Json>,
+    style: Option<ToolStyle>,
+    /// Calls so far.
+    calls: usize,
     session: Session,
+    /// So many messages, the last an answer that the model ended, are what the session's tokens say.
+    held: Option<usize>,
     /// What each answer must follow.
     constraint: Option<Constraint>,
     totals: Totals,
@@ -87,17 +97,32 @@ pub enum End {
     Context,
     /// The caller broke off.
     Interrupted,
+    /// The limit on rounds of tool calls.
+    Rounds,
 }
 
 /// What came of one turn.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// All pieces together.
+    /// All pieces together, without calls.
     pub text: String,
+    /// What the model wants to call. None unless it ended its turn.
+    pub calls: Vec<ToolCall>,
     /// Why it is over.
     pub end: End,
     /// Messages that were left out from now on because the context was full.
     pub dropped: usize,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ToolCall {
+    /// What the answer to it must name.
+    pub id: String,
+    /// The tool, as the model calls it: there may be none of that name.
+    pub name: String,
+    /// JSON as the model wrote it, right or wrong.
+    pub arguments: String,
 }
 
 /// Work done by a conversation.
@@ -107,7 +132,9 @@ pub struct Totals {
     pub reused: usize,
     /// Prompt tokens computed.
     pub prefilled: usize,
-    /// Time for those, up to the first token of the answer.
+    /// Tokens computed before that were given up: the template wrote earlier turns otherwise, or the context was full.
+    pub discarded: usize,
+    /// Time for the prompts, up to the first token of the answer.
     pub prefill: Duration,
     /// Tokens of answers after the first.
     pub decoded: usize,
@@ -125,7 +152,9 @@ impl Conversation {
         // A template that the model's file has wrong, or that refuses system messages, should fail before the first turn.
         let probe = [messages.as_slice(), &[Message::new("user", "Hello")]].concat();
         template.encode(&tokenizer, &Chat { messages: &probe, add_generation_prompt: true, ..Chat::default() })?;
-        Ok(Self { tokenizer, template, messages, session, constraint: None, totals: Totals::default() })
+        let (tools, style, calls, held, constraint) = (Vec::new(), None, 0, None, None);
+        let totals = Totals::default();
+        Ok(Self { tokenizer, template, messages, tools, style, calls, session, held, constraint, totals })
     }
 
     /// How answers are drawn from now on.
@@ -141,6 +170,37 @@ impl Conversation {
     /// What each answer must follow from now on, if anything.
     pub fn constrain(&mut self, constraint: Option<Constraint>) {
         self.constraint = constraint;
+    }
+
+    /// Tells the model from now on of these functions, which OpenAI's API describes so. An error where the chat template cannot.
+    pub fn set_tools(&mut self, tools: &[Json]) -> Result<()> {
+        if self.tools == tools {
+            return Ok(());
+        }
+        let style = if tools.is_empty() { None } else { self.template.tool_style() };
+        if style.is_none() && !tools.is_empty() {
+            let found = "one that says nothing of them";
+            return Err(Error::request("tools", "a model whose chat template tells it of tools", found));
+        }
+        let before = std::mem::replace(&mut self.tools, tools.to_vec());
+        let probe = [&self.messages[..self.first()], &[Message::new("user", "Hello")]].concat();
+        if let Err(e) = self.encode(&probe, true) {
+            self.tools = before;
+            return Err(e);
+        }
+        (self.style, self.held) = (style, None);
+        Ok(())
+    }
+
+    /// Adds a message, such as the result of a tool, for the next [`answer`](Self::answer).
+    pub fn push(&mut self, message: Message) {
+        self.messages.push(message);
+    }
+
+    /// Takes these for the messages so far.
+    pub fn set_messages(&mut self, messages: Vec<Message>) {
+        self.messages = messages;
+        self.held = None;
     }
 
     /// Messages that the next turn will send, system first.
@@ -172,6 +232,7 @@ impl Conversation {
     pub fn reset(&mut self) {
         self.messages.truncate(self.first());
         self.session.rewind(0);
+        self.held = None;
     }
 
     /// Sends `text` as the user and passes the answer to `piece` as it comes, with empty pieces while the prompt is computed.
@@ -183,40 +244,92 @@ impl Conversation {
         engine: &mut Engine,
         text: &str,
         limit: Option<usize>,
-        piece: impl FnMut(&str) -> ControlFlow<()>,
+        mut piece: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer> {
         let before = self.messages.clone();
-        self.messages.push(Message::new("user", text));
-        let answer = self.answer(engine, limit, piece);
-        match &answer {
-            Ok(answer) => self.messages.push(Message::new("assistant", answer.text.as_str())),
-            Err(_) => self.messages = before,
+        self.push(Message::new("user", text));
+        let answer = self.answer(engine, limit, |part| match part {
+            Part::Text(text) => piece(text),
+            Part::Call { .. } | Part::Arguments(_) => ControlFlow::Continue(()),
+        });
+        if answer.is_err() {
+            self.set_messages(before);
         }
         answer
     }
 
-    fn answer(
+    /// The model's answer to the messages, which is one of them from then on. As [`say`](Self::say), with calls of tools among the
+    /// parts of the answer, and with empty text also while it is open what has come. On an error there is no answer.
+    pub fn answer(
         &mut self,
         engine: &mut Engine,
         limit: Option<usize>,
-        piece: impl FnMut(&str) -> ControlFlow<()>,
+        mut part: impl FnMut(&Part) -> ControlFlow<()>,
     ) -> Result<Answer> {
-        let context = engine.capacity().context;
-        let (prompt, dropped) = self.fit(context)?;
+        let (prompt, dropped) = self.fit(engine.capacity().context)?;
+        self.held = None;
+        let computed = self.session.computed();
         self.session.constrain(None);
         self.session.set_tokens(&prompt);
         self.session.constrain(self.constraint.clone());
+        self.totals.discarded += computed.saturating_sub(self.session.computed());
         // Computed tokens may be fewer than those in common: the last answer's end was drawn and not run.
-        let pending = self.session.pending().len();
-        self.totals.reused += prompt.len() - pending;
+        self.totals.reused += prompt.len() - self.session.pending().len();
 
-        let generated = generate(engine, &mut self.session, &self.tokenizer, StreamDecoder::new(), limit, piece)?;
-        let Generated { text, end, .. } = generated;
+        let names = self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str().map(Into::into)).collect();
+        let mut parser = self.style.map(|style| ToolCalls::new(style, names));
+        let mut parts = Vec::new();
+        // Marks of calls are control tokens in some vocabularies.
+        let decoder = if parser.is_some() { StreamDecoder::with_control() } else { StreamDecoder::new() };
+        let generated = generate(engine, &mut self.session, &self.tokenizer, decoder, limit, |piece| {
+            let mut new = parser.as_mut().map_or_else(|| vec![Part::Text(piece.into())], |parser| parser.push(piece));
+            if new.is_empty() {
+                // The caller may break off, also while it is open what has come.
+                new.push(Part::Text(String::new()));
+            }
+            let flow = new.iter().try_for_each(&mut part);
+            parts.extend(new);
+            flow
+        })?;
+        let rest = parser.map(|mut parser| parser.finish()).unwrap_or_default();
+        // The text is over in any case.
+        let _ = rest.iter().try_for_each(&mut part);
+        parts.extend(rest);
         self.totals.prefilled += generated.prefilled;
         self.totals.prefill += generated.prefill;
         self.totals.decoded += generated.decoded;
         self.totals.decode += generated.decode;
-        Ok(Answer { text, end, dropped })
+
+        let (text, mut calls) = self.take_apart(parts);
+        let end = generated.end;
+        let message = match end == End::Stop && !calls.is_empty() {
+            true => called(&text, &calls),
+            false => {
+                calls.clear();
+                Message::new("assistant", generated.text)
+            }
+        };
+        self.messages.push(message);
+        self.held = (end == End::Stop).then_some(self.messages.len());
+        Ok(Answer { text, calls, end, dropped })
+    }
+
+    /// Text and calls of an answer.
+    fn take_apart(&mut self, parts: Vec<Part>) -> (String, Vec<ToolCall>) {
+        let (mut text, mut calls) = (String::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Text(more) => text.push_str(&more),
+                Part::Call { name } => {
+                    self.calls += 1;
+                    // Mistral's templates insist on nine letters or digits.
+                    let id = format!("{:09}", self.calls);
+                    calls.push(ToolCall { id, name, arguments: String::new() });
+                }
+                Part::Arguments(more) => calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&more)),
+            }
+        }
+        (text, calls)
     }
 
     /// Tokens of the messages, of which the oldest turns are dropped until an answer has room; and how many were dropped.
@@ -225,8 +338,7 @@ impl Conversation {
         let room = context / 4;
         let mut dropped = 0;
         loop {
-            let chat = Chat { messages: &self.messages, add_generation_prompt: true, ..Chat::default() };
-            let prompt = self.template.encode(&self.tokenizer, &chat)?;
+            let prompt = self.continued(self.encode(&self.messages, true)?);
             let first = self.first();
             if prompt.len() + room <= context {
                 return Ok((prompt, dropped));
@@ -236,6 +348,7 @@ impl Conversation {
             match turn {
                 Some(rest) => {
                     self.messages.drain(first..first + 1 + rest);
+                    self.held = None;
                     dropped += 1 + rest;
                 }
                 None if prompt.len() < context => return Ok((prompt, dropped)),
@@ -247,10 +360,45 @@ impl Conversation {
         }
     }
 
+    fn encode(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
+        let chat = Chat { messages, tools: &self.tools, add_generation_prompt, ..Chat::default() };
+        self.template.encode(&self.tokenizer, &chat)
+    }
+
+    /// The tokens that the session holds and what `prompt`, all messages in the template's words, has behind the last answer. Just
+    /// `prompt` where the template now writes the turns up to there otherwise than before: as one does that leaves out the
+    /// reasoning of earlier turns.
+    fn continued(&self, prompt: Vec<u32>) -> Vec<u32> {
+        let held = self.session.tokens();
+        let is_stop = |id: &u32| self.tokenizer.stop_ids().contains(id);
+        let Some(messages) = self.held.filter(|_| held.last().is_some_and(is_stop)) else { return prompt };
+        let Ok(until) = self.encode(&self.messages[..messages], false) else { return prompt };
+        // The answer's end is the last that both have, and nothing but spaces stands behind it.
+        let end = until[..common(&until, &prompt)].iter().rposition(is_stop);
+        match end.filter(|end| self.tokenizer.decode(&until[end + 1..]).trim().is_empty()) {
+            Some(end) => [held, &prompt[end + 1..]].concat(),
+            None => prompt,
+        }
+    }
+
     /// Index of the first message that is not the system's.
     fn first(&self) -> usize {
         self.messages.first().is_some_and(|m| m.role == "system") as usize
     }
+}
+
+/// The message of an answer that calls tools.
+fn called(text: &str, calls: &[ToolCall]) -> Message {
+    let content = if text.is_empty() { Json::Null } else { text.into() };
+    let call = |ToolCall { id, name, arguments }: &ToolCall| {
+        // Templates want the object; what is none is told as it is.
+        let object = serde_json::from_str(arguments).ok().filter(Json::is_object);
+        let arguments = object.unwrap_or_else(|| arguments.as_str().into());
+        json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+    };
+    let mut message = Message::new("assistant", "").with("tool_calls", calls.iter().map(call).collect::<Json>());
+    message.content = content;
+    message
 }
 
 /// What came of the pending tokens of a session.

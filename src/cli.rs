@@ -21,6 +21,8 @@ mod pull;
 #[cfg(feature = "server")]
 mod serve;
 mod tokenize;
+#[cfg(feature = "mcp")]
+mod tools;
 
 use std::ffi::OsString;
 use std::io;

@@ -57,6 +57,9 @@ pub enum Error {
     /// broke off.
     #[error("{what} cannot be fetched into {}: {why}; {remedy}", folder.display())]
     Fetch { what: String, folder: PathBuf, why: String, remedy: String },
+    /// An MCP server does not start, or does not do what it should.
+    #[error("MCP server {server}: {why}")]
+    Mcp { server: String, why: String },
     /// A request contradicts itself or the model.
     #[error("{what}: expected {expected}, found {found}")]
     Request { what: String, expected: String, found: String },

@@ -13,6 +13,7 @@
 
 #![warn(missing_docs)]
 
+pub mod agent;
 pub mod attention;
 pub mod bench;
 mod cache;
@@ -29,6 +30,8 @@ pub mod gpu;
 pub mod kernel;
 pub mod kernels;
 pub mod kv;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 pub mod memory;
 pub mod models;
 pub mod prefix;

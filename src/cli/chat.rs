@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rustyline::error::ReadlineError;
+use serde_json::Value as Json;
 
 use super::drafts::DraftArgs;
 use super::input::{SamplingArgs, TextArgs};
@@ -12,11 +13,15 @@ use super::interrupt::{Stoppable, exit_code};
 use super::model::{EngineArgs, ModelArgs, describe};
 use super::output::{Stream, note, one_line, print};
 use super::prompt_cache::PromptCacheArgs;
+#[cfg(feature = "mcp")]
+use super::tools::ToolArgs;
+use crate::agent::{self, Event, Tools};
 use crate::chat::{Answer, Conversation, End};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fetch;
 use crate::speculation::DraftCounts;
+use crate::text::Part;
 
 /// Chat with a model; with a text, answer that and exit
 #[derive(Args)]
@@ -33,6 +38,9 @@ pub struct Options {
     single_turn: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[cfg(feature = "mcp")]
+    #[command(flatten)]
+    tools: ToolArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
     #[command(flatten)]
@@ -48,6 +56,7 @@ const HELP: &str = "\
 /help     this
 /reset    forget the conversation
 /stats    speed and memory
+/tools    what the model may call
 /quit     leave; so does Ctrl-D
 //TEXT    send /TEXT
 A line that ends with \\ goes on in the next. Ctrl-C stops an answer.";
@@ -57,11 +66,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
         return Err(Error::request("message", "some text", "none"));
     }
+    #[cfg(feature = "mcp")]
+    let (mut tools, limits) = (options.tools.start()?, options.tools.limits(options.sampling.limit()));
+    #[cfg(not(feature = "mcp"))]
+    let (mut tools, limits) = (Box::new(()), agent::Limits { tokens: options.sampling.limit(), ..Default::default() });
     let weights = options.model.open()?;
     let mut engine = options.engine.load(&weights, CONTEXT)?;
     let empty = options.engine.session(&engine)?;
     let session = options.cache.restore(&mut engine, empty)?;
     let mut conversation = Conversation::new(session, &weights, options.system_prompt.as_deref())?;
+    conversation.set_tools(tools.list())?;
     describe(&weights, &engine, conversation.tokenizer().warnings());
     drop(weights);
     if let Some(draft) = options.drafts.open()? {
@@ -76,16 +90,22 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     conversation.constrain(constraint);
     let code = match text {
         Some(text) => {
-            say(&mut engine, &mut conversation, &text, options)?;
+            say(&mut engine, &mut conversation, &mut *tools, &text, &limits)?;
             exit_code()
         }
-        None => converse(&mut engine, &mut conversation, options)?,
+        None => converse(&mut engine, &mut conversation, &mut *tools, &limits, options.single_turn)?,
     };
     options.cache.save(&engine, conversation.session(), 0)?;
     Ok(code)
 }
 
-fn converse(engine: &mut Engine, conversation: &mut Conversation, options: &Options) -> Result<ExitCode> {
+fn converse(
+    engine: &mut Engine,
+    conversation: &mut Conversation,
+    tools: &mut dyn Tools,
+    limits: &agent::Limits,
+    single_turn: bool,
+) -> Result<ExitCode> {
     let mut editor = rustyline::DefaultEditor::new().map_err(terminal)?;
     let history = fetch::cache_folder().ok().map(|folder| folder.join("chat_history"));
     if let Some(history) = &history {
@@ -114,6 +134,7 @@ fn converse(engine: &mut Engine, conversation: &mut Conversation, options: &Opti
                         print("The conversation is forgotten.\n")?;
                     }
                     "stats" => print(&stats(engine, conversation))?,
+                    "tools" => print(&list(tools))?,
                     "quit" | "exit" => break,
                     other => {
                         let other = one_line(other);
@@ -125,8 +146,8 @@ fn converse(engine: &mut Engine, conversation: &mut Conversation, options: &Opti
                 continue;
             }
         };
-        match say(engine, conversation, text, options) {
-            Ok(_) if options.single_turn => break,
+        match say(engine, conversation, tools, text, limits) {
+            Ok(_) if single_turn => break,
             Ok(_) => {}
             // The conversation is as before, so another message may do.
             Err(e @ (Error::Request { .. } | Error::Template(_) | Error::Chat(_) | Error::Tokenizer(_))) => {
@@ -161,23 +182,62 @@ fn terminal(e: ReadlineError) -> Error {
     Error::Io { path: "terminal".into(), source: std::io::Error::other(e) }
 }
 
-/// Sends `text` and prints the answer, and nothing else, as it comes.
-fn say(engine: &mut Engine, conversation: &mut Conversation, text: &str, options: &Options) -> Result<Answer> {
+/// Sends `text` and prints the answer, and nothing else, as it comes. What tools do is noted beside it.
+fn say(
+    engine: &mut Engine,
+    conversation: &mut Conversation,
+    tools: &mut dyn Tools,
+    text: &str,
+    limits: &agent::Limits,
+) -> Result<Answer> {
     let mut stream = Stream::new();
     let stoppable = Stoppable::new();
-    let answer = conversation.say(engine, text, options.sampling.limit(), |piece| stream.write(piece));
+    let mut ends_line = true;
+    let answer = agent::ask(engine, conversation, tools, text, limits, |event| match event {
+        Event::Part(Part::Text(text)) => {
+            ends_line = text.chars().next_back().map_or(ends_line, |last| last == '\n');
+            stream.write(text)
+        }
+        Event::Part(_) => stream.write(""),
+        Event::Call(call) => {
+            let flow = stream.write(if ends_line { "" } else { "\n" });
+            ends_line = true;
+            note(format_args!("[{} {}]", one_line(&call.name), one_line(&call.arguments)));
+            flow
+        }
+        Event::Result(_, result) => {
+            let line: String = one_line(result).chars().take(RESULT).collect();
+            note(format_args!("[→ {line}]"));
+            stream.write("")
+        }
+    });
     drop(stoppable);
     let answer = answer?;
     stream.finish(true)?;
     match answer.end {
         End::Interrupted => note(format_args!("[stopped]")),
         End::Context => note(format_args!("[the context of {} tokens is full]", engine.capacity().context)),
+        End::Rounds => note(format_args!("[the model wants more tools after {} rounds]", limits.rounds)),
         End::Limit | End::Stop => {}
     }
     if answer.dropped > 0 {
         note(format_args!("[the context was full: the {} oldest messages are forgotten]", answer.dropped));
     }
     Ok(answer)
+}
+
+/// Letters of a tool's result that are shown.
+const RESULT: usize = 200;
+
+fn list(tools: &dyn Tools) -> String {
+    let line = |tool: &Json| {
+        let text = |field: &str| one_line(tool["function"][field].as_str().unwrap_or_default());
+        format!("{}  {}\n", text("name"), text("description"))
+    };
+    match tools.list() {
+        [] => "There are none.\n".into(),
+        tools => tools.iter().map(line).collect(),
+    }
 }
 
 fn stats(engine: &Engine, conversation: &Conversation) -> String {
@@ -188,6 +248,7 @@ fn stats(engine: &Engine, conversation: &Conversation) -> String {
     let DraftCounts { drafted, accepted, .. } = engine.draft_counts();
     format!(
         "prefill  {} tokens, {:.1} tokens/s; {} reused\n\
+         again    {} tokens that the template wrote otherwise, or after a full context\n\
          decode   {} tokens, {:.1} tokens/s\n\
          drafts   {accepted} of {drafted} tokens accepted\n\
          context  {} of {context} tokens in {messages} messages\n\
@@ -195,6 +256,7 @@ fn stats(engine: &Engine, conversation: &Conversation) -> String {
         t.prefilled,
         speed(t.prefilled, t.prefill),
         t.reused,
+        t.discarded,
         t.decoded,
         speed(t.decoded, t.decode),
         conversation.tokens().min(context),

@@ -117,7 +117,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 fn name(end: End) -> &'static str {
     match end {
         End::Stop => "stop",
-        End::Limit => "limit",
+        End::Limit | End::Rounds => "limit",
         End::Context => "context",
         End::Interrupted => "interrupt",
     }

@@ -2,8 +2,8 @@
 //!
 //! Hermes and Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Mistral: `[TOOL_CALLS]` before a list of such objects,
 //! or before a name and its arguments. Llama 3: an object with `parameters`, perhaps behind `<|python_tag|>`. Others, and many that
-//! were taught better: the object, or a list, in the place of text; then the tool must be one there is. What turns out to be no call
-//! is text.
+//! were taught better: the object, or a list, in the place of text or in a fence of Markdown; then the tool must be one there is. What
+//! turns out to be no call is text.
 
 use serde_json::{Value as Json, json};
 
@@ -112,15 +112,18 @@ pub struct ToolCalls {
 #[derive(Clone, Copy, Debug)]
 enum At {
     Text,
-    /// In a call, which begins behind so many bytes of what is held, behind a marker or without one. `sent`: bytes of its
-    /// arguments, once its name is passed on.
+    /// In a call, which begins behind so many bytes of what is held, behind a marker or without one. `end`: what stands behind it.
+    /// `sent`: bytes of its arguments, once its name is passed on.
     Call {
         skip: usize,
         marked: bool,
+        end: &'static str,
         sent: Option<usize>,
     },
-    /// Behind one.
-    Between,
+    /// Behind one, and perhaps before its `end`.
+    Between {
+        end: &'static str,
+    },
 }
 
 /// Between what JSON consists of, a regular expression: few, as a model that is lost would draw nothing else.
@@ -149,8 +152,8 @@ impl ToolCalls {
         let mut parts = Vec::new();
         while match self.at {
             At::Text => self.text(&mut parts),
-            At::Call { skip, marked, sent } => self.call(skip, marked, sent, &mut parts),
-            At::Between => self.between(),
+            At::Call { skip, marked, end, sent } => self.call(skip, marked, end, sent, &mut parts),
+            At::Between { end } => self.between(end),
         } {}
         parts
     }
@@ -161,7 +164,7 @@ impl ToolCalls {
         let is_text = match self.at {
             At::Text => self.calls == 0 || !held.trim().is_empty(),
             At::Call { sent, .. } => sent.is_none(),
-            At::Between => false,
+            At::Between { .. } => false,
         };
         self.at = At::Text;
         if is_text && !held.is_empty() { vec![Part::Text(held)] } else { Vec::new() }
@@ -170,26 +173,38 @@ impl ToolCalls {
     /// Passes text on up to a call; whether there is more to do.
     fn text(&mut self, parts: &mut Vec<Part>) -> bool {
         let marker = self.style.marker();
-        if let Some((at, marker)) = marker.and_then(|marker| Some((self.held.find(marker)?, marker))) {
-            let call = self.held.split_off(at);
-            let text = std::mem::replace(&mut self.held, call);
-            self.pass_on(text.trim_end(), parts);
-            self.at = At::Call { skip: marker.len(), marked: true, sent: None };
+        let marked = marker.and_then(|marker| Some((self.held.find(marker)?, marker)));
+        let fenced = fenced(&self.held).filter(|(at, _)| marked.is_none_or(|(marked, _)| *at < marked));
+        if let Some((at, Some(skip))) = fenced {
+            let skip = skip + self.pass_on_to(at, parts);
+            self.at = At::Call { skip, marked: false, end: FENCE, sent: None };
+            return true;
+        }
+        if let (Some((at, marker)), None) = (marked, fenced) {
+            let skip = marker.len() + self.pass_on_to(at, parts);
+            self.at = At::Call { skip, marked: true, end: self.style.end(), sent: None };
             return true;
         }
         let trimmed = self.held.trim_start();
         let is_marker = marker.is_some_and(|marker| marker.starts_with(trimmed));
         if !self.begun && !is_marker && trimmed.starts_with(['{', '[']) {
-            self.at = At::Call { skip: self.held.len() - trimmed.len(), marked: false, sent: None };
+            let skip = self.held.len() - trimmed.len();
+            self.at = At::Call { skip, marked: false, end: self.style.end(), sent: None };
             return true;
         }
-        let begun = marker.map_or(0, |marker| begun(&self.held, marker));
-        // Spaces before a call are none of the text.
-        let certain = self.held[..self.held.len() - begun].trim_end().len();
+        let begun = marker.map_or(0, |marker| begun(&self.held, marker)).max(begun(&self.held, FENCE));
+        let certain = fenced.map_or(self.held.len() - begun, |(at, _)| at);
+        self.pass_on_to(certain, parts);
+        false
+    }
+
+    /// Passes on what stands before `at`, but for the spaces there, which are none of the text if a call follows; how many those are.
+    fn pass_on_to(&mut self, at: usize, parts: &mut Vec<Part>) -> usize {
+        let certain = self.held[..at].trim_end().len();
         let rest = self.held.split_off(certain);
         let text = std::mem::replace(&mut self.held, rest);
         self.pass_on(&text, parts);
-        false
+        at - certain
     }
 
     fn pass_on(&mut self, text: &str, parts: &mut Vec<Part>) {
@@ -199,7 +214,14 @@ impl ToolCalls {
         }
     }
 
-    fn call(&mut self, skip: usize, marked: bool, sent: Option<usize>, parts: &mut Vec<Part>) -> bool {
+    fn call(
+        &mut self,
+        skip: usize,
+        marked: bool,
+        behind: &'static str,
+        sent: Option<usize>,
+        parts: &mut Vec<Part>,
+    ) -> bool {
         let call = self.held[skip..].trim_start();
         let skip = self.held.len() - call.len();
         let scanned = match call.chars().next() {
@@ -207,7 +229,7 @@ impl ToolCalls {
             Some('{') => scan(call),
             // Of a list, the first.
             Some('[') if sent.is_none() => {
-                self.at = At::Call { skip: skip + 1, marked, sent };
+                self.at = At::Call { skip: skip + 1, marked, end: behind, sent };
                 return true;
             }
             Some(_) if marked && self.style == ToolStyle::Mistral => scan_named(call),
@@ -230,10 +252,10 @@ impl ToolCalls {
             parts.push(Part::Arguments(new.into()));
         }
         match end {
-            None => self.at = At::Call { skip, marked, sent: Some(arguments.len()) },
+            None => self.at = At::Call { skip, marked, end: behind, sent: Some(arguments.len()) },
             Some(end) => {
                 self.held.drain(..skip + end);
-                self.at = At::Between;
+                self.at = At::Between { end: behind };
             }
         }
         end.is_some()
@@ -250,18 +272,35 @@ impl ToolCalls {
         false
     }
 
-    fn between(&mut self) -> bool {
+    fn between(&mut self, end: &'static str) -> bool {
         let rest = self.held.trim_start_matches([' ', '\n', '\r', '\t', ',', ';', ']']);
-        let end = self.style.end();
         if !end.is_empty() && end.starts_with(rest) && rest.len() < end.len() || rest.is_empty() {
             return false;
         }
         let rest = rest.strip_prefix(end).unwrap_or(rest);
         self.held = rest.to_string();
-        self.at = if self.held.starts_with('{') { At::Call { skip: 0, marked: false, sent: None } } else { At::Text };
+        self.at =
+            if self.held.starts_with('{') { At::Call { skip: 0, marked: false, end, sent: None } } else { At::Text };
         self.begun = true;
         true
     }
+}
+
+/// What opens and closes a block of code in Markdown.
+const FENCE: &str = "```";
+
+/// The first block of code that may be JSON: where it begins and, once that has come, how far behind that its value does.
+fn fenced(text: &str) -> Option<(usize, Option<usize>)> {
+    let begins = |(at, _): (usize, &str)| {
+        let block = &text[at + FENCE.len()..];
+        let Some((language, body)) = block.split_once('\n') else {
+            return "json".starts_with(block.trim_end()).then_some((at, None));
+        };
+        let value = body.trim_start();
+        let is_json = matches!(language.trim(), "" | "json") && (value.is_empty() || value.starts_with(['{', '[']));
+        is_json.then(|| (at, (!value.is_empty()).then(|| FENCE.len() + block.len() - value.len())))
+    };
+    text.match_indices(FENCE).find_map(begins)
 }
 
 /// What is known of a call that may go on.
