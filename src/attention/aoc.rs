@@ -50,7 +50,7 @@ pub const CHUNK: usize = 512;
 const MERGED: usize = 4;
 
 /// Widths are tried again when the far past has grown by this part.
-const GROWTH: usize = 4;
+const GROWTH: usize = 2;
 
 /// Rows of the largest tree, for contexts of so many positions: so many trees are looked at together.
 pub fn largest(context: usize) -> usize {
