@@ -2,10 +2,10 @@
 
 use farpast::Error;
 use farpast::attention::Attention;
-use farpast::attention::aoc::{AocOptions, CHUNK};
+use farpast::attention::aoc::{self, AocOptions, CHUNK, Far};
 use farpast::engine::{Backend, Engine, EngineOptions};
 use farpast::kernels::Cover;
-use farpast::kv::PAGE;
+use farpast::kv::{PAGE, PagePool, PageTable};
 use farpast::memory::Element;
 use farpast::session::Session;
 
@@ -239,4 +239,29 @@ fn widths_are_chosen_by_errors_on_kept_queries() {
         assert!(head.errors[5] <= head.errors[0] && head.errors[0].is_finite(), "{head:?}");
     }
     assert!(heads.iter().any(|head| head.errors[0] > 0.0));
+}
+
+#[test]
+fn a_query_reads_its_budget_and_no_more_of_a_past_of_any_length() {
+    const MOST: usize = 1 << 20;
+    let cover = Cover { rows: aoc::largest(MOST), gap: Cover::GAP, lanes: 8, heads: 1, kv_heads: 1, group: 1 };
+    let pool = PagePool::new(2 * MOST / PAGE);
+    let mut table = PageTable::new(&pool);
+    let options = AocOptions { gate: f32::INFINITY, ..AocOptions::default() };
+    let mut far = Far::new(options);
+    far.prepare(cover, &pool, 0).unwrap();
+    while table.len() < MOST {
+        table.append(CHUNK).unwrap();
+        while let Some(next) = far.next(&table, cover.rows) {
+            far.begin(next, &pool, &table).unwrap();
+            far.finish(&mut table);
+        }
+        if far.rows() > options.budget {
+            assert!(far.reads() <= options.budget as f64, "{} of {} rows", far.reads(), far.rows());
+            assert!(far.reads() > options.budget as f64 / 2.0, "{} of {} rows", far.reads(), far.rows());
+        }
+        // The near past, and a quarter more for anchors.
+        assert!(table.len() - far.end() < options.local + CHUNK || table.len() < 2 * CHUNK + options.local);
+    }
+    assert!(2 * MOST / PAGE - pool.n_free() <= MOST * 5 / 4 / PAGE + Cover::kept_pages(1));
 }

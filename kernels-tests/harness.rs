@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use farpast::format::{Q4_1, Q6_K};
@@ -14,11 +14,27 @@ use half::f16;
 
 use crate::cases::{self, CANARY_F32, Case, Setup, TOLERANCE, canaries};
 
-/// The device of all kernel tests: the one that `FARPAST_TEST_DRIVER` names, and with bounds checks. Every test fails
-/// where there is none.
+/// The device of kernel tests: the one that `FARPAST_TEST_DRIVER` names, and with bounds checks. Every test fails where there is
+/// none. Tests that run at once have it opened once each, as drivers compile on one thread for each time that it is open.
 pub fn gpu() -> &'static Gpu {
-    static GPU: OnceLock<Gpu> = OnceLock::new();
-    GPU.get_or_init(|| {
+    static OPEN: [OnceLock<Gpu>; 4] = [const { OnceLock::new() }; 4];
+    static USERS: Mutex<[usize; 4]> = Mutex::new([0; 4]);
+    /// Of which this thread is a user.
+    struct Own(usize);
+    impl Drop for Own {
+        fn drop(&mut self) {
+            USERS.lock().unwrap()[self.0] -= 1;
+        }
+    }
+    thread_local! {
+        static OWN: Own = {
+            let mut users = USERS.lock().unwrap();
+            let least = (0..users.len()).min_by_key(|i| users[*i]).unwrap();
+            users[least] += 1;
+            Own(least)
+        };
+    }
+    OPEN[OWN.with(|own| own.0)].get_or_init(|| {
         let gpu = Gpu::new(&device()).expect("the tests need a device: install one with scripts/drivers.sh");
         let caps = gpu.caps().to_string();
         println!("device: {caps}");
