@@ -1,6 +1,6 @@
 // The (o, m, l) parts of attention of one token of each sequence, not normalised: o = sum_s exp(score_s - m) v[s],
 // m = the largest score, l = sum_s exp(score_s - m), over the keys of a run of pages of the sequence's list.
-// One workgroup for each (run, HEADS query heads, b), which share its loads of keys and values.
+// One workgroup for each (HEADS query heads, run, b), which share its loads of keys and values. Neighbours read the same pages.
 override RUNS: u32;  // parts of a sequence and head, at most
 
 @group(0) @binding(0) var<uniform> step: Step;
@@ -14,8 +14,8 @@ override RUNS: u32;  // parts of a sequence and head, at most
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let run = group.x;
-    let head = group.y * HEADS;
+    let run = group.y;
+    let head = group.x * HEADS;
     let b = group.z;
     if b >= step.n_sequences { return; }
     let sequence = sequences[b];

@@ -40,7 +40,7 @@ impl Recorder<'_> {
         self.expect(tensors[6], Element::F32, d.head_dim + 4);
         let spec = spec.u32("RUNS", AttentionDims::parts(self.capacity().of(Count::Pages)));
         let groups = Extent::Fixed(d.heads / d.heads_each());
-        let extents = [Extent::Per(Count::Pages, AttentionDims::RUN), groups, Extent::Per(Count::Sequences, 1)];
+        let extents = [groups, Extent::Per(Count::Pages, AttentionDims::RUN), Extent::Per(Count::Sequences, 1)];
         self.dispatch(&ATTENTION_DECODE, spec, &tensors, extents);
     }
 }
