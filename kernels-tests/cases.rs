@@ -14,7 +14,7 @@ use farpast::kernels::{
     SAMPLED, Scores,
 };
 use farpast::memory::{
-    Bytes, Capacity, Element, Host, Maths, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride,
+    Bytes, Capacity, Element, Host, MatrixShape, Matrices, Maths, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride,
 };
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::{Dry, Penalties, Sampling, TokenSet};
@@ -282,6 +282,18 @@ fn rmsnorm() -> Vec<Case> {
 /// How linears are recorded for one device or another.
 pub const TILES_OF_LINEARS: [Tile; 3] = [Tile::SOFTWARE, Tile::HARDWARE, Tile::SUBGROUPS];
 
+/// Linears by cooperative matrices: all shapes, and subgroups of all the ways to share a tile.
+pub const COOPMAT: [Tile; 4] = [
+    coopmat(MatrixShape::F16x16, 32),
+    coopmat(MatrixShape::F16x8, 8),
+    coopmat(MatrixShape::F32x8, 32),
+    coopmat(MatrixShape::F16x16, 64),
+];
+
+const fn coopmat(shape: MatrixShape, subgroup: usize) -> Tile {
+    Tile { maths: Maths::Coopmat, matrices: Matrices { shape, subgroup }, ..Tile::HARDWARE }
+}
+
 fn linear(mode: Mode) -> Vec<Case> {
     let mut cases = Vec::new();
     // Each format in either tile, and each shape in one or the other.
@@ -351,6 +363,17 @@ fn linear(mode: Mode) -> Vec<Case> {
             cases.push(Case::Linear { mode, tile, format, n, k, t: &[1, 6], add, outputs: false, parts: 1, values });
         }
     }
+    // By cooperative matrices every format, and tails of rows, of tokens and of k.
+    for (i, format) in ALL.iter().enumerate().filter(|_| mode == Mode::Prefill) {
+        let k = match format.block_len {
+            1 => [165, 1, 64][i % 3],
+            32 => [160, 32][i % 2],
+            _ => 512,
+        };
+        let (n, t): (_, &[usize]) = (35 + 13 * i, [&[1, 33][..], &[32], &[7, 65]][i % 3]);
+        let (tile, add, parts, values) = (COOPMAT[i % 4], i % 3 == 1, 1 + i % 2, Values::Unit);
+        cases.push(Case::Linear { mode, tile, format, n, k, t, add, outputs: false, parts, values });
+    }
     // More outputs than an axis of a dispatch may have workgroups.
     for (format, n, k) in [(&F16, 65_601, 3), (&Q8_0, 65_600, 32)] {
         let values = Values::Unit;
@@ -364,20 +387,25 @@ fn linear_norm(mode: Mode) -> Vec<Case> {
     let t: &[usize] = &[1, 4, 11];
     let [software, hardware, broadcast] = TILES_OF_LINEARS;
     let case = |tile, formats, n, k| Case::LinearNorm { mode, tile, formats, n, k, t };
-    vec![
+    let mut cases = vec![
         case(software, [&Q4_1, &Q8_0], [67, 40], 96),
         case(hardware, [&F16, &F32], [131, 7], 101),
         case(broadcast, [&Q8_0, &F16], [77, 130], 160),
         case(Tile { maths: Maths::Dot8, ..broadcast }, [&Q4_1, &F16], [46, 35], 192),
         case(Tile { maths: Maths::F16, ..hardware }, [&Q8_0, &Q4_1], [33, 70], 64),
-    ]
+    ];
+    if mode == Mode::Prefill {
+        cases.push(case(COOPMAT[1], [&Q8_0, &Q4_1], [33, 70], 64));
+        cases.push(case(COOPMAT[0], [&Q4_1, &F16], [67, 40], 96));
+    }
+    cases
 }
 
 fn linear_glu(mode: Mode) -> Vec<Case> {
     let t: &[usize] = &[1, 4, 11];
     let [software, hardware, broadcast] = TILES_OF_LINEARS;
     let case = |tile, format, f, k, gate, parts| Case::LinearGlu { mode, tile, format, f, k, t, gate, parts };
-    vec![
+    let mut cases = vec![
         case(software, &Q4_1, 67, 96, Gate::Silu, 1),
         case(software, &F32, 83, 165, Gate::Gelu, 1),
         case(hardware, &F16, 131, 100, Gate::Silu, 1),
@@ -385,7 +413,12 @@ fn linear_glu(mode: Mode) -> Vec<Case> {
         case(broadcast, &Q4_1, 77, 576, Gate::Silu, 2),
         case(broadcast, &F16, 50, 101, Gate::Gelu, 3),
         case(broadcast, &Q8_0, 1, 32, Gate::Silu, 1),
-    ]
+    ];
+    if mode == Mode::Prefill {
+        cases.push(case(COOPMAT[1], &Q4_1, 67, 96, Gate::Silu, 2));
+        cases.push(case(COOPMAT[3], &F16, 83, 101, Gate::Gelu, 1));
+    }
+    cases
 }
 
 fn linear_rope(mode: Mode) -> Vec<Case> {
@@ -406,7 +439,7 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
         biases,
         split,
     };
-    vec![
+    let mut cases = vec![
         case(software, &Q4_1, dims(6, 2, 8), 96, Element::F16, false, false),
         case(software, &F32, dims(5, 5, 24), 165, Element::F32, true, true),
         case(hardware, &F16, dims(9, 3, 64), 102, Element::F16, true, false),
@@ -415,7 +448,12 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
         case(broadcast, &Q8_0, dims(4, 1, 24), 64, Element::F32, true, true),
         case(software, &Q4_1, dims(6, 3, 16), 96, Element::Q8_0, true, true),
         case(hardware, &F16, dims(5, 1, 40), 102, Element::Q4_0, false, false),
-    ]
+    ];
+    if mode == Mode::Prefill {
+        cases.push(case(COOPMAT[1], &Q4_1, dims(6, 2, 8), 96, Element::F16, true, false));
+        cases.push(case(COOPMAT[3], &F16, dims(5, 5, 24), 165, Element::F32, true, true));
+    }
+    cases
 }
 
 fn norm_rope_store() -> Vec<Case> {
@@ -1075,8 +1113,9 @@ impl Draft {
         let Draft { memory, values, magnitudes } = self;
         let tolerance = match memory.tile.maths {
             Maths::F32 => TOLERANCE,
+            Maths::Coopmat if memory.tile.matrices.shape == MatrixShape::F32x8 => TOLERANCE,
             // A naive version rounds each weight and each x by 2^-11 at most.
-            Maths::F16 => 4.0 / 2048.0,
+            Maths::F16 | Maths::Coopmat => 4.0 / 2048.0,
             // One x rounds up in f64 and down in f32, by a step of 1 / 127 of the largest.
             Maths::Dot8 => 1e-3,
         };
