@@ -30,8 +30,15 @@ fn uses_subgroups(text: &str) -> bool {
 }
 
 /// What the tier with subgroups uses of them: browsers have all of it.
-const SUBGROUPS: [&str; 7] =
-    ["subgroup_id", "num_subgroups", "subgroup_invocation_id", "subgroupBroadcast", "subgroupMax", "subgroupShuffle", "subgroupShuffleXor"];
+const SUBGROUPS: [&str; 7] = [
+    "subgroup_id",
+    "num_subgroups",
+    "subgroup_invocation_id",
+    "subgroupBroadcast",
+    "subgroupMax",
+    "subgroupShuffle",
+    "subgroupShuffleXor",
+];
 
 /// Words of the code, without comments.
 fn words(text: &str) -> impl Iterator<Item = &str> {

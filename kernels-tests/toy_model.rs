@@ -109,7 +109,7 @@ fn prefill_by_coopmat_is_close_to_the_references() {
         println!("not run, as the device has no cooperative matrices");
         return;
     }
-    for toy in toy::ALL {
+    for toy in toy::ALL.iter().filter(|toy| ["gemma3", "llama_q4_1"].contains(&toy.name)) {
         let tokens = tokens(1, 50, toy);
         let expected = logits(&mut cpu(toy, Element::F32), &tokens);
         let mut gpu = load(toy, &EngineOptions { maths: Maths::Coopmat, ..options() });
@@ -122,7 +122,7 @@ fn prefill_by_coopmat_is_close_to_the_references() {
         }
         let most = difference(&found, &expected);
         println!("{}: {most:e} from the references", toy.name);
-        assert!(most <= 3e-2 && most > BOUND, "{}: {most:e}", toy.name);
+        assert!(most <= 2e-2 && most > BOUND, "{}: {most:e}", toy.name);
     }
 }
 

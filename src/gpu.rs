@@ -199,7 +199,8 @@ fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
         return None;
     }
     let found = adapter.cooperative_matrix_properties();
-    let mut shapes = [(MatrixShape::F16x16, 16, F16), (MatrixShape::F16x8, 8, F16), (MatrixShape::F32x8, 8, F32)].into_iter();
+    let mut shapes =
+        [(MatrixShape::F16x16, 16, F16), (MatrixShape::F16x8, 8, F16), (MatrixShape::F32x8, 8, F32)].into_iter();
     let (shape, ..) = shapes.find(|&(_, size, of)| {
         let is_it = |p: &wgpu::CooperativeMatrixProperties| {
             [p.m_size, p.n_size, p.k_size] == [size; 3] && p.ab_type == of && p.cr_type == F32

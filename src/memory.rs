@@ -421,7 +421,15 @@ pub enum MatrixShape {
 impl Tile {
     /// For drivers that run shaders on the CPU: a workgroup is one SIMD vector, and reuse in registers is everything. Each
     /// invocation loads all of x, so that norms are cheaper apart.
-    pub const SOFTWARE: Tile = Tile { lanes: 8, rows: 8, tokens: 4, broadcast: false, folds: false, maths: Maths::F32, matrices: Matrices::COMMON };
+    pub const SOFTWARE: Tile = Tile {
+        lanes: 8,
+        rows: 8,
+        tokens: 4,
+        broadcast: false,
+        folds: false,
+        maths: Maths::F32,
+        matrices: Matrices::COMMON,
+    };
     /// For those with subgroups of 8 or more.
     pub const SUBGROUPS: Tile = Tile { rows: 4, broadcast: true, folds: true, ..Tile::SOFTWARE };
     /// For GPUs: enough invocations to fill them.

@@ -1,13 +1,10 @@
 // The products of a linear by cooperative matrices. Of each group of 32 k, a workgroup lays the weights of TILE rows, decoded whole,
 // and x of TOKENS tokens in workgroup memory; a subgroup multiplies its share of the rows with all tokens. Invocations find
-// the sums in workgroup memory. The included file says which matrices the device has.
-override SUBGROUP: u32;  // invocations of a subgroup at most
-
+// the sums in workgroup memory. The included file says which matrices the device has. A workgroup is one subgroup of the largest size
+// that the device has, or several smaller ones.
 const TILE = 64u;
 const SLABS = TILE / SIZE;
 const COLUMNS = TOKENS / SIZE;
-// Slabs of a subgroup at most.
-const SHARE = max(SLABS * SUBGROUP / LANES, 1u);
 // Invocations that have the same rows and take their tokens in turn.
 const TURNS = LANES * ROWS / TILE;
 
@@ -19,11 +16,11 @@ var<workgroup> inputs: array<Num, TOKENS * PITCH>;
 var<workgroup> results: array<f32, TOKENS * TILE>;
 
 // Where the products of each row n of the invocation are: sum_k w[n, k] * x[t + i, k], i < TOKENS. Rows beyond N repeat the
-// last, and so do tokens. Subgroups smaller than a slab's share repeat the last slab.
+// last, and so do tokens. More subgroups than slabs repeat the last.
 fn products(group_x: u32, t: u32, last: u32, lane: Lane) -> array<PerToken, ROWS> {
     let share = max(SLABS / lane.subgroups, 1u);
     let first = min(lane.subgroup * share, SLABS - share) * SIZE;
-    var sums: array<Sums, SHARE * COLUMNS>;
+    var sums: array<Sums, SLABS * COLUMNS>;
     for (var g = step.zero; g < GROUPS; g += 1u) {
         lay_weights(group_x * TILE, g, lane.index);
         lay_inputs(t, last, g, lane.index);
@@ -33,7 +30,7 @@ fn products(group_x: u32, t: u32, last: u32, lane: Lane) -> array<PerToken, ROWS
             for (var c = 0u; c < COLUMNS; c += 1u) {
                 x[c] = coopLoad<Right>(&inputs[c * SIZE * PITCH + k], PITCH);
             }
-            for (var s = 0u; s < SHARE; s += 1u) {
+            for (var s = 0u; s < SLABS; s += 1u) {
                 if s >= share { break; }
                 let w = coopLoadT<Left>(&weights[(first + s * SIZE) * PITCH + k], PITCH);
                 for (var c = 0u; c < COLUMNS; c += 1u) {
@@ -43,7 +40,7 @@ fn products(group_x: u32, t: u32, last: u32, lane: Lane) -> array<PerToken, ROWS
         }
         workgroupBarrier();
     }
-    for (var s = 0u; s < SHARE; s += 1u) {
+    for (var s = 0u; s < SLABS; s += 1u) {
         if s >= share { break; }
         for (var c = 0u; c < COLUMNS; c += 1u) {
             coopStore(sums[s * COLUMNS + c], &results[c * SIZE * TILE + first + s * SIZE], TILE);

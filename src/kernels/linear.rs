@@ -6,7 +6,7 @@ use super::rmsnorm::{NORM_FLOPS, norm_row};
 use super::{NORM_FOLD, NORM_NONE, ROWS, WORKGROUP, lane_include, rms_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, MatrixShape, Matrices, Maths, Tensor, TensorDesc, Weight, WeightStack, stride};
+use crate::memory::{Element, Host, Maths, Matrices, MatrixShape, Tensor, TensorDesc, Weight, WeightStack, stride};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -135,20 +135,21 @@ impl Recorder<'_> {
 
 /// With the files by which linears multiply by `matrices`, and the tokens of a workgroup.
 fn by_matrices(matrices: Matrices, spec: Spec) -> (Spec, usize) {
-    let spec = spec.enable("wgpu_cooperative_matrix");
     let (spec, tokens) = match matrices.shape {
         MatrixShape::F16x16 => {
             (spec.enable("f16").include(include_str!("../../shaders/common/matrices_16_f16.wgsl")), 32)
         }
-        MatrixShape::F16x8 => (spec.enable("f16").include(include_str!("../../shaders/common/matrices_8_f16.wgsl")), 32),
+        MatrixShape::F16x8 => {
+            (spec.enable("f16").include(include_str!("../../shaders/common/matrices_8_f16.wgsl")), 32)
+        }
         MatrixShape::F32x8 => (spec.include(include_str!("../../shaders/common/matrices_8_f32.wgsl")), 16),
     };
+    let spec = spec.enable("wgpu_cooperative_matrix");
     let spec = spec.include(include_str!("../../shaders/common/lane_matrices.wgsl"));
     let spec = spec.include(include_str!("../../shaders/common/products_coopmat.wgsl"));
-    // Whole subgroups; pairs of rows are of one invocation.
-    let lanes = std::env::var("COOP_LANES").map(|v| v.parse().unwrap()).unwrap_or(matrices.subgroup.max(32));
-    let spec = spec.u32("SUBGROUP", matrices.subgroup).u32("LANES", lanes);
-    (spec.u32("ROWS", (MATRIX_ROWS / lanes).max(2)), tokens)
+    // Pairs of rows are of one invocation.
+    let rows = (MATRIX_ROWS / matrices.subgroup).max(2);
+    (spec.u32("LANES", matrices.subgroup).u32("ROWS", rows), tokens)
 }
 
 /// Rows of a workgroup that multiplies by cooperative matrices: TILE in products_coopmat.wgsl.
