@@ -82,8 +82,7 @@ impl std::fmt::Display for Caps {
 pub struct DeviceOptions {
     /// Index in [`adapters`] or part of a name; `None` takes `WGPU_ADAPTER_NAME`, else the best.
     pub device: Option<String>,
-    /// Open it with cooperative matrices, where it has them. They are experimental: wgpu has not proved that no shader could do harm
-    /// with them.
+    /// Open it with cooperative matrices, where it has them: they are an experimental feature of wgpu.
     pub coopmat: bool,
     /// Compile shaders with bounds checks: the tests do, production need not.
     pub checked: bool,
@@ -194,19 +193,29 @@ fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
 fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
     use wgpu::CooperativeScalarType::{F16, F32};
     let (features, subgroup) = (features(adapter), adapter.get_info().subgroup_max_size);
-    let has = adapter.features().contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
-    if is_disabled("coopmat") || !has || !features.contains(wgpu::Features::SUBGROUP) || subgroup > 64 {
+    let has_any = adapter.features().contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+    if is_disabled("coopmat")
+        || !has_any
+        || !features.contains(wgpu::Features::SUBGROUP)
+        || !(8..=64).contains(&subgroup)
+    {
         return None;
     }
     let found = adapter.cooperative_matrix_properties();
-    let mut shapes =
-        [(MatrixShape::F16x16, 16, F16), (MatrixShape::F16x8, 8, F16), (MatrixShape::F32x8, 8, F32)].into_iter();
-    let (shape, ..) = shapes.find(|&(_, size, of)| {
-        let is_it = |p: &wgpu::CooperativeMatrixProperties| {
-            [p.m_size, p.n_size, p.k_size] == [size; 3] && p.ab_type == of && p.cr_type == F32
-        };
-        (of == F32 || features.contains(wgpu::Features::SHADER_F16)) && found.iter().any(is_it)
-    })?;
+    let has = |size, of| {
+        let mut found = found.iter();
+        found.any(|p| [p.m_size, p.n_size, p.k_size] == [size; 3] && p.ab_type == of && p.cr_type == F32)
+    };
+    let f16 = features.contains(wgpu::Features::SHADER_F16);
+    let shape = if f16 && has(16, F16) {
+        MatrixShape::F16x16
+    } else if f16 && has(8, F16) {
+        MatrixShape::F16x8
+    } else if has(8, F32) {
+        MatrixShape::F32x8
+    } else {
+        return None;
+    };
     Some(Matrices { shape, subgroup: subgroup as usize })
 }
 
@@ -234,7 +243,7 @@ impl Gpu {
             desc.required_features = features(adapter);
             if caps.matrices.is_some() {
                 desc.required_features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
-                // SAFETY: shaders use them only as they have been tested: within bounds, by whole subgroups.
+                // SAFETY: only shaders of linears use them, within the bounds of their own workgroup memory.
                 desc.experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
             }
             pollster::block_on(adapter.request_device(&desc))

@@ -389,14 +389,15 @@ pub enum Maths {
     /// Inputs rounded to int8 with a scale for each 32, as llama.cpp's Q8_1; products with quants of int8 or less. Weights of formats
     /// that have no such quants are multiplied in f32.
     Dot8,
-    /// In prefill, cooperative matrices: weights and inputs rounded to what those hold, see [`Matrices`]. In decode, and for logits, f32.
+    /// In prefill by cooperative matrices, weights and inputs rounded to what those hold: see [`Matrices`]. In decode, and for logits,
+    /// f32, so that the bits of a token are not the same in a prompt as alone.
     Coopmat,
 }
 
-/// The cooperative matrices of a device.
+/// The cooperative matrices by which the subgroups of a device multiply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Matrices {
-    /// Of all that it has the best.
+    /// The best of those that it has.
     pub shape: MatrixShape,
     /// Invocations of a subgroup, at most: a power of 2, up to 64.
     pub subgroup: usize,
@@ -416,6 +417,16 @@ pub enum MatrixShape {
     F16x8,
     /// 8 × 8 of f32.
     F32x8,
+}
+
+impl std::fmt::Display for MatrixShape {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            MatrixShape::F16x16 => "16 × 16 of f16",
+            MatrixShape::F16x8 => "8 × 8 of f16",
+            MatrixShape::F32x8 => "8 × 8 of f32",
+        })
+    }
 }
 
 impl Tile {

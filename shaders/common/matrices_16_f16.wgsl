@@ -4,7 +4,6 @@ alias Left = coop_mat16x16<f16, A>;
 alias Right = coop_mat16x16<f16, B>;
 alias Sums = coop_mat16x16<f32, C>;
 const SIZE = 16u;
-const TOKENS = 32u;
 // Num from one staged row to the next: whole 16 bytes, and no multiple of 128 bytes, so that rows lie in different banks.
 const PITCH = 40u;
 

@@ -4,7 +4,6 @@ alias Left = coop_mat8x8<f32, A>;
 alias Right = coop_mat8x8<f32, B>;
 alias Sums = coop_mat8x8<f32, C>;
 const SIZE = 8u;
-const TOKENS = 16u;
 // Num from one staged row to the next: whole 16 bytes, and no multiple of 128 bytes, so that rows lie in different banks.
 const PITCH = 36u;
 

@@ -94,7 +94,6 @@ impl Recorder<'_> {
         let one = self.mode() == Mode::Decode;
         let maths = match tile.maths {
             Maths::Dot8 if !format.packed => Maths::F32,
-            Maths::Coopmat => Maths::F32,
             maths => maths,
         };
         let spec = spec.include(lane_include(tile));
@@ -135,21 +134,18 @@ impl Recorder<'_> {
 
 /// With the files by which linears multiply by `matrices`, and the tokens of a workgroup.
 fn by_matrices(matrices: Matrices, spec: Spec) -> (Spec, usize) {
-    let (spec, tokens) = match matrices.shape {
-        MatrixShape::F16x16 => {
-            (spec.enable("f16").include(include_str!("../../shaders/common/matrices_16_f16.wgsl")), 32)
-        }
-        MatrixShape::F16x8 => {
-            (spec.enable("f16").include(include_str!("../../shaders/common/matrices_8_f16.wgsl")), 32)
-        }
-        MatrixShape::F32x8 => (spec.include(include_str!("../../shaders/common/matrices_8_f32.wgsl")), 16),
+    let (spec, of_shape, tokens) = match matrices.shape {
+        MatrixShape::F16x16 => (spec.enable("f16"), include_str!("../../shaders/common/matrices_16_f16.wgsl"), 32),
+        MatrixShape::F16x8 => (spec.enable("f16"), include_str!("../../shaders/common/matrices_8_f16.wgsl"), 32),
+        // Workgroup memory holds half as many.
+        MatrixShape::F32x8 => (spec, include_str!("../../shaders/common/matrices_8_f32.wgsl"), 16),
     };
-    let spec = spec.enable("wgpu_cooperative_matrix");
+    let spec = spec.enable("wgpu_cooperative_matrix").include(of_shape);
     let spec = spec.include(include_str!("../../shaders/common/lane_matrices.wgsl"));
     let spec = spec.include(include_str!("../../shaders/common/products_coopmat.wgsl"));
     // Pairs of rows are of one invocation.
     let rows = (MATRIX_ROWS / matrices.subgroup).max(2);
-    (spec.u32("LANES", matrices.subgroup).u32("ROWS", rows), tokens)
+    (spec.u32("LANES", matrices.subgroup).u32("ROWS", rows).u32("TOKENS", tokens), tokens)
 }
 
 /// Rows of a workgroup that multiplies by cooperative matrices: TILE in products_coopmat.wgsl.
