@@ -1,7 +1,8 @@
 // The products of a linear by cooperative matrices. Of each group of 32 k, a workgroup lays the weights of TILE rows, decoded whole,
 // and x of TOKENS tokens in workgroup memory; a subgroup multiplies its share of the rows with all tokens. Invocations find
 // the sums in workgroup memory. The included file says which matrices the device has. A workgroup is one subgroup of the largest size
-// that the device has, or several smaller ones.override TOKENS: u32;    // of a workgroup
+// that the device has, or several smaller ones.
+override TOKENS: u32;  // of a workgroup
 
 const TILE = 64u;
 const SLABS = TILE / SIZE;
