@@ -465,8 +465,8 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
         case(hardware, &F16, dims(5, 1, 40), 102, Element::Q4_0, false, false),
     ];
     if mode == Mode::Prefill {
-        cases.push(case(COOPMAT_F16, &Q4_1, dims(9, 3, 16), 96, Element::F16, true, false));
         cases.push(case(COOPMAT_F32, &F16, dims(5, 5, 24), 165, Element::F32, true, true));
+        cases.push(case(COOPMAT_F16, &Q4_1, dims(9, 3, 16), 96, Element::F16, true, false));
     }
     cases
 }
