@@ -59,7 +59,11 @@ fn run(options: &Options) -> Result<ExitCode> {
     let mut diverge = Diverge::load(
         &weights,
         &EngineOptions {
-            backend: Backend::Gpu(DeviceOptions { device: options.device.clone(), checked: options.checked }),
+            backend: Backend::Gpu(DeviceOptions {
+                device: options.device.clone(),
+                checked: options.checked,
+                ..Default::default()
+            }),
             context: tokens.len() + options.n,
             kv: if options.kv == "f32" { Element::F32 } else { Element::F16 },
             batch: 64,

@@ -14,7 +14,8 @@ use farpast::kernels::{
     SAMPLED, Scores,
 };
 use farpast::memory::{
-    Bytes, Capacity, Element, Host, Maths, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows, stride,
+    Bytes, Capacity, Element, Host, Maths, Matrices, MatrixShape, Memory, Tensor, TensorDesc, Tile, Weight, WeightRows,
+    stride,
 };
 use farpast::program::{Mode, Program, Recorder};
 use farpast::sampler::{Dry, Penalties, Sampling, TokenSet};
@@ -282,6 +283,40 @@ fn rmsnorm() -> Vec<Case> {
 /// How linears are recorded for one device or another.
 pub const TILES_OF_LINEARS: [Tile; 3] = [Tile::SOFTWARE, Tile::HARDWARE, Tile::SUBGROUPS];
 
+/// By cooperative matrices every format, and tails of rows, of tokens and of k.
+fn linear_coopmat() -> Vec<Case> {
+    let case = |i: usize, tile, format, n, k, t| {
+        let (mode, add, parts, values) = (Mode::Prefill, i % 3 == 1, 1 + i % 2, Values::Unit);
+        Case::Linear { mode, tile, format, n, k, t, add, outputs: false, parts, values }
+    };
+    let formats = ALL.iter().enumerate().map(|(i, format)| {
+        let k = match format.block_len {
+            1 => [165, 1, 64][i % 3],
+            32 => [160, 32][i % 2],
+            _ => 512,
+        };
+        case(i, COOPMAT_F32, format, 35 + 13 * i, k, [&[1, 33][..], &[16], &[7, 65]][i % 3])
+    });
+    // lavapipe takes seconds to compile each of f16.
+    let shapes = [
+        case(0, COOPMAT_F16, &F16, 130, 165, &[1, 33]),
+        case(1, COOPMAT_F16, &Q4_1, 67, 160, &[7, 65]),
+        case(2, COOPMAT_16, &Q6_K, 71, 512, &[33]),
+        case(4, COOPMAT_WIDE, &Q8_0, 35, 96, &[40]),
+    ];
+    formats.chain(shapes).collect()
+}
+
+/// Linears by cooperative matrices of each shape, and of subgroups of 64.
+const COOPMAT_16: Tile = coopmat(MatrixShape::F16x16, 32);
+const COOPMAT_F16: Tile = coopmat(MatrixShape::F16x8, 8);
+const COOPMAT_F32: Tile = coopmat(MatrixShape::F32x8, 32);
+const COOPMAT_WIDE: Tile = coopmat(MatrixShape::F16x16, 64);
+
+const fn coopmat(shape: MatrixShape, subgroup: usize) -> Tile {
+    Tile { maths: Maths::Coopmat, matrices: Matrices { shape, subgroup }, ..Tile::HARDWARE }
+}
+
 fn linear(mode: Mode) -> Vec<Case> {
     let mut cases = Vec::new();
     // Each format in either tile, and each shape in one or the other.
@@ -351,6 +386,9 @@ fn linear(mode: Mode) -> Vec<Case> {
             cases.push(Case::Linear { mode, tile, format, n, k, t: &[1, 6], add, outputs: false, parts: 1, values });
         }
     }
+    if mode == Mode::Prefill {
+        cases.extend(linear_coopmat());
+    }
     // More outputs than an axis of a dispatch may have workgroups.
     for (format, n, k) in [(&F16, 65_601, 3), (&Q8_0, 65_600, 32)] {
         let values = Values::Unit;
@@ -364,20 +402,25 @@ fn linear_norm(mode: Mode) -> Vec<Case> {
     let t: &[usize] = &[1, 4, 11];
     let [software, hardware, broadcast] = TILES_OF_LINEARS;
     let case = |tile, formats, n, k| Case::LinearNorm { mode, tile, formats, n, k, t };
-    vec![
+    let mut cases = vec![
         case(software, [&Q4_1, &Q8_0], [67, 40], 96),
         case(hardware, [&F16, &F32], [131, 7], 101),
         case(broadcast, [&Q8_0, &F16], [77, 130], 160),
         case(Tile { maths: Maths::Dot8, ..broadcast }, [&Q4_1, &F16], [46, 35], 192),
         case(Tile { maths: Maths::F16, ..hardware }, [&Q8_0, &Q4_1], [33, 70], 64),
-    ]
+    ];
+    if mode == Mode::Prefill {
+        cases.push(case(COOPMAT_F32, [&Q8_0, &Q4_1], [33, 70], 64));
+        cases.push(case(COOPMAT_F16, [&Q4_1, &F16], [67, 40], 96));
+    }
+    cases
 }
 
 fn linear_glu(mode: Mode) -> Vec<Case> {
     let t: &[usize] = &[1, 4, 11];
     let [software, hardware, broadcast] = TILES_OF_LINEARS;
     let case = |tile, format, f, k, gate, parts| Case::LinearGlu { mode, tile, format, f, k, t, gate, parts };
-    vec![
+    let mut cases = vec![
         case(software, &Q4_1, 67, 96, Gate::Silu, 1),
         case(software, &F32, 83, 165, Gate::Gelu, 1),
         case(hardware, &F16, 131, 100, Gate::Silu, 1),
@@ -385,7 +428,12 @@ fn linear_glu(mode: Mode) -> Vec<Case> {
         case(broadcast, &Q4_1, 77, 576, Gate::Silu, 2),
         case(broadcast, &F16, 50, 101, Gate::Gelu, 3),
         case(broadcast, &Q8_0, 1, 32, Gate::Silu, 1),
-    ]
+    ];
+    if mode == Mode::Prefill {
+        cases.push(case(COOPMAT_F32, &Q4_1, 67, 96, Gate::Silu, 2));
+        cases.push(case(COOPMAT_WIDE, &F16, 83, 101, Gate::Gelu, 1));
+    }
+    cases
 }
 
 fn linear_rope(mode: Mode) -> Vec<Case> {
@@ -406,7 +454,7 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
         biases,
         split,
     };
-    vec![
+    let mut cases = vec![
         case(software, &Q4_1, dims(6, 2, 8), 96, Element::F16, false, false),
         case(software, &F32, dims(5, 5, 24), 165, Element::F32, true, true),
         case(hardware, &F16, dims(9, 3, 64), 102, Element::F16, true, false),
@@ -415,7 +463,12 @@ fn linear_rope(mode: Mode) -> Vec<Case> {
         case(broadcast, &Q8_0, dims(4, 1, 24), 64, Element::F32, true, true),
         case(software, &Q4_1, dims(6, 3, 16), 96, Element::Q8_0, true, true),
         case(hardware, &F16, dims(5, 1, 40), 102, Element::Q4_0, false, false),
-    ]
+    ];
+    if mode == Mode::Prefill {
+        cases.push(case(COOPMAT_F32, &F16, dims(5, 5, 24), 165, Element::F32, true, true));
+        cases.push(case(COOPMAT_F16, &Q4_1, dims(9, 3, 16), 96, Element::F16, true, false));
+    }
+    cases
 }
 
 fn norm_rope_store() -> Vec<Case> {
@@ -665,6 +718,13 @@ impl Case {
                 let q = setup.memory.activation("q", Count::Tokens, d.heads * d.head_dim);
                 setup.rows(x, batch.tokens.len(), |_, _| random.signed(3.0));
                 let pages = setup.kv_written(d, &batch);
+                if tile.maths != Maths::F32 {
+                    // Below the magnitudes of any K products that a sum is of.
+                    for t in [q, pages[0], pages[1]] {
+                        let desc = setup.memory.desc(t);
+                        setup.magnitudes.insert(t, vec![k as f64 / 4.0; desc.rows * stride(desc.cols)]);
+                    }
+                }
                 let name = format!(
                     "{mode:?} {} {d:?} K = {k} {kv:?}, {tile:?}, biases: {biases}, split: {split}",
                     format.name
@@ -1075,8 +1135,9 @@ impl Draft {
         let Draft { memory, values, magnitudes } = self;
         let tolerance = match memory.tile.maths {
             Maths::F32 => TOLERANCE,
+            Maths::Coopmat if memory.tile.matrices.shape == MatrixShape::F32x8 => TOLERANCE,
             // A naive version rounds each weight and each x by 2^-11 at most.
-            Maths::F16 => 4.0 / 2048.0,
+            Maths::F16 | Maths::Coopmat => 4.0 / 2048.0,
             // One x rounds up in f64 and down in f32, by a step of 1 / 127 of the largest.
             Maths::Dot8 => 1e-3,
         };

@@ -507,6 +507,12 @@ fn what_cannot_be_done_is_one_line_on_standard_error() {
         "batch: expected at most 65535, found",
     );
     fails(&model.run("generate", &["--device", "cpu", "-b", "0", "-p", "x"]), "batch: expected at least 1, found 0");
+    let disabled = |maths| {
+        farpast(&["generate", "-m", model.path(), "-p", "x", "--maths", maths]).env("FARPAST_DISABLE", maths).output()
+    };
+    for maths in ["f16", "dot8", "coopmat"] {
+        fails(&disabled(maths).unwrap(), "maths: expected f32");
+    }
     usage(&model.run("generate", &["-p", "x", "-f", "y"]));
     usage(&model.run("generate", &["-p", "x", "--memory-limit", "6Q"]));
     usage(&model.run("inspect", &["other.gguf"]));

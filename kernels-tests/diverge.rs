@@ -57,6 +57,6 @@ fn load(kv: Element) -> Diverge {
     let weights = Weights::from_bytes("toy.gguf", Bytes::new(toy(None).write())).unwrap();
     // As ./test says which GPU the tests run on.
     let device = std::env::var("FARPAST_DEVICE").ok();
-    let backend = Backend::Gpu(DeviceOptions { device, checked: true });
+    let backend = Backend::Gpu(DeviceOptions { device, checked: true, ..Default::default() });
     Diverge::load(&weights, &EngineOptions { backend, batch: 16, context: 48, kv, ..EngineOptions::default() }).unwrap()
 }

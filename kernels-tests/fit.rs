@@ -72,6 +72,7 @@ fn a_tensor_larger_than_a_binding_is_refused_by_name() {
         subgroup: 0,
         f16: false,
         dot8: true,
+        matrices: None,
         timestamps: false,
         max_groups: 65535,
     };

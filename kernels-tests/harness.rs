@@ -39,24 +39,37 @@ pub fn gpu() -> &'static Gpu {
         let caps = gpu.caps().to_string();
         println!("device: {caps}");
         let expected = match std::env::var("FARPAST_TEST_DRIVER").as_deref() {
-            Ok("lavapipe") => "llvmpipe",
+            Ok("lavapipe" | "coopmat") => "llvmpipe",
             Ok("swiftshader") => "SwiftShader",
             Ok("system") | Err(_) => "",
-            Ok(other) => panic!("FARPAST_TEST_DRIVER is lavapipe, swiftshader or system, not {other}"),
+            Ok(other) => panic!("FARPAST_TEST_DRIVER is lavapipe, swiftshader, coopmat or system, not {other}"),
         };
         assert!(caps.contains(expected), "expected a device of {expected}, found {caps}");
+        let needs_matrices = std::env::var("FARPAST_TEST_DRIVER").is_ok_and(|driver| driver == "coopmat");
+        assert!(!needs_matrices || gpu.caps().matrices.is_some(), "{caps} has no cooperative matrices");
         gpu
     })
 }
 
 /// How tests open a device.
 pub fn device() -> DeviceOptions {
-    DeviceOptions { device: std::env::var("FARPAST_DEVICE").ok(), checked: true }
+    DeviceOptions { device: std::env::var("FARPAST_DEVICE").ok(), checked: true, coopmat: true }
 }
 
 /// Runs every case of a kernel; fails on the first element out of bounds.
 pub fn check(kernel: &str) {
-    for case in cases::of(kernel).into_iter().filter(runs) {
+    check_all(cases::of(kernel));
+}
+
+/// As [`check`], by the cases with cooperative matrices alone.
+pub fn check_coopmat(kernel: &str) {
+    check_all(cases::of(kernel).into_iter().filter(by_coopmat).collect());
+}
+
+fn check_all(cases: Vec<Case>) {
+    let (run, not): (Vec<_>, Vec<_>) = cases.into_iter().partition(runs);
+    println!("{} cases are not run, as the device has not the subgroups or the maths that they need", not.len());
+    for case in run {
         let began = Instant::now();
         let setup = case.setup();
         expect_equal(&setup);
@@ -72,8 +85,17 @@ pub fn runs(case: &Case) -> bool {
         Maths::F32 => true,
         Maths::F16 => caps.f16,
         Maths::Dot8 => caps.dot8,
+        // lavapipe names one shape and computes all of them.
+        Maths::Coopmat => caps.matrices.is_some_and(|has| {
+            let (is_shape, fits) = (has.shape == tile.matrices.shape, has.subgroup <= tile.matrices.subgroup);
+            (is_shape || caps.name.contains("llvmpipe")) && fits
+        }),
     };
     has_maths && (!tile.broadcast || caps.subgroup >= 8)
+}
+
+fn by_coopmat(case: &Case) -> bool {
+    tile(case).maths == Maths::Coopmat
 }
 
 fn tile(case: &Case) -> Tile {
@@ -304,7 +326,9 @@ pub fn assembled(dispatch: &Dispatch) -> String {
 /// A spec that enables what the dispatch's does.
 fn enabled(dispatch: &Dispatch) -> Spec {
     let text = dispatch.kernel.wgsl(&dispatch.spec);
-    if text.contains("\nenable f16;\n") { Spec::default().enable("f16") } else { Spec::default() }
+    let extensions = ["f16", "wgpu_cooperative_matrix"].into_iter();
+    let enabled = extensions.filter(|name| text.contains(&format!("\nenable {name};\n")));
+    enabled.fold(Spec::default(), Spec::enable)
 }
 
 /// Fails unless each fault, a text in the assembled shader and what it is made, is seen by some case of the kernel.
@@ -324,6 +348,17 @@ pub fn catches_in_each_tier(kernel: &str, faults: [&[(&str, &str)]; 2]) {
         catches_with(kernel, &setups, faults);
         catches_any_fault_with(kernel, &setups);
     }
+}
+
+/// As [`catches`] and [`catches_any_fault`], by the cases with cooperative matrices alone, where the device has them.
+pub fn catches_by_coopmat(kernel: &str, faults: &[(&str, &str)]) {
+    let setups: Vec<_> = small(kernel).into_iter().filter(by_coopmat).map(Case::setup).collect();
+    if setups.is_empty() {
+        println!("no case is run, as the device has no cooperative matrices");
+        return;
+    }
+    catches_with(kernel, &setups, faults);
+    catches_any_fault_with(kernel, &setups);
 }
 
 fn catches_with(kernel: &str, setups: &[Setup], faults: &[(&str, &str)]) {
@@ -387,7 +422,8 @@ const TILING: &[&str] = &["LANES", "ROWS", "TOKENS", "HEADS", "RUN", "MOST"];
 /// Operator changes tried for each kernel.
 const MUTATIONS: usize = 12;
 
-/// Lines of which a change of an operator gives an equal result on every input: a guard of an index that is used no more, a
+/// Lines of which a change of an operator may crash, as loads and stores of matrices have no bounds checks, or gives an equal result on
+/// every input: a guard of an index that is used no more, a
 /// cut that keeps everything either way, ids of lanes that are never equal, a factor that all masses have, from where values are
 /// measured that are told apart by differences.
 const NO_FAULT: &[&str] = &[
@@ -406,6 +442,10 @@ const NO_FAULT: &[&str] = &[
     "(x - largest) / ",
     "let origin = ",
     "let of_best = ",
+    "coopLoad",
+    "coopStore",
+    "let share = ",
+    "let first = min(lane.subgroup",
 ];
 
 /// Each operator of the code, one change at a time: (line, from, to). Loops stay, and what they end with, so that they end.

@@ -3,11 +3,16 @@ use farpast::memory::{Maths, Tile};
 use farpast::program::Mode;
 
 use crate::cases::{Case, TILES_OF_LINEARS, Values, of};
-use crate::harness::{catches, catches_any_fault, check, gpu, result_bits, runs};
+use crate::harness::{catches, catches_any_fault, catches_by_coopmat, check, check_coopmat, gpu, result_bits, runs};
 
 #[test]
 fn equals_its_reference_in_every_format() {
     check("linear");
+}
+
+#[test]
+fn equals_its_reference_by_coopmat() {
+    check_coopmat("linear");
 }
 
 #[test]
@@ -77,4 +82,22 @@ fn planted_faults_are_caught() {
     let with_f16 = gpu().caps().f16;
     catches("linear", &[&faults[..], if with_f16 { &of_f16 } else { &[] }].concat());
     catches_any_fault("linear");
+}
+
+#[test]
+fn planted_faults_by_coopmat_are_caught() {
+    catches_by_coopmat(
+        "linear",
+        &[
+            ("coopLoadT<Left>", "coopLoad<Left>"),
+            ("coopLoad<Right>", "coopLoadT<Right>"),
+            ("coopMultiplyAdd(w, x[c], sums[s * COLUMNS + c])", "coopMultiplyAdd(w, x[c], sums[0u])"),
+            ("k += SIZE", "k += 2u * SIZE"),
+            ("row_base(min(row0 + r + index, N - 1u))", "row_base(min(r + index, N - 1u))"),
+            ("min(t + token, last)", "min(token, last)"),
+            ("vec4(dm.y)))", "vec4(0.0)))"),
+            ("results[i * TILE + row]", "results[i * TILE + row / 2u]"),
+            ("lane.index / (LANES / TURNS)", "0u"),
+        ],
+    );
 }

@@ -1,4 +1,4 @@
-use crate::harness::{catches, catches_any_fault, check};
+use crate::harness::{catches, catches_any_fault, catches_by_coopmat, check, check_coopmat};
 
 #[test]
 fn equals_its_reference_with_and_without_a_norm() {
@@ -19,4 +19,15 @@ fn planted_faults_are_caught() {
         ],
     );
     catches_any_fault("linear_glu");
+}
+
+#[test]
+fn equals_its_reference_by_coopmat() {
+    check_coopmat("linear_glu");
+}
+
+#[test]
+fn planted_faults_by_coopmat_are_caught() {
+    let faults = [("sums[r + 1u]", "sums[r]"), ("f < F &&", "f < F - 1u &&"), ("F0 + f", "f")];
+    catches_by_coopmat("linear_glu", &faults);
 }

@@ -1,4 +1,4 @@
-use crate::harness::{catches, catches_any_fault, check};
+use crate::harness::{catches, catches_any_fault, catches_by_coopmat, check, check_coopmat};
 
 #[test]
 fn equals_its_reference_for_weights_of_two_formats_side_by_side() {
@@ -17,4 +17,15 @@ fn planted_faults_are_caught() {
         ],
     );
     catches_any_fault("linear_norm");
+}
+
+#[test]
+fn equals_its_reference_by_coopmat() {
+    check_coopmat("linear_norm");
+}
+
+#[test]
+fn planted_faults_by_coopmat_are_caught() {
+    let faults = [("ROW0 + n", "n"), ("n < N &&", "n < N - 1u &&"), ("min(t + token, last)", "min(token, last)")];
+    catches_by_coopmat("linear_norm", &faults);
 }

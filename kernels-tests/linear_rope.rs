@@ -1,5 +1,5 @@
 use crate::cases::{Case, of};
-use crate::harness::{catches, catches_any_fault, check};
+use crate::harness::{catches, catches_any_fault, catches_by_coopmat, check, check_coopmat};
 
 #[test]
 fn equals_its_reference_on_ragged_batches() {
@@ -41,4 +41,15 @@ fn planted_faults_are_caught() {
         ],
     );
     catches_any_fault("linear_rope");
+}
+
+#[test]
+fn equals_its_reference_by_coopmat() {
+    check_coopmat("linear_rope");
+}
+
+#[test]
+fn planted_faults_by_coopmat_are_caught() {
+    let faults = [("PAIR0 + pair", "pair"), ("sums[r + 1u]", "sums[r]"), ("pair >= PAIRS", "pair >= PAIRS - 1u")];
+    catches_by_coopmat("linear_rope", &faults);
 }

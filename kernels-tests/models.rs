@@ -1,10 +1,11 @@
 //! Checkpoints that contradict themselves or hold what no model here has: one error names the field or tensor.
 
-use farpast::engine::{Backend, Engine, EngineOptions};
+use farpast::engine::{Backend, Engine, EngineOptions, Recorded};
+use farpast::gpu::{Caps, Kind};
 use farpast::kernel::Step;
-use farpast::memory::{Bytes, Element};
+use farpast::memory::{Bytes, Element, Maths, Matrices, MatrixShape};
 use farpast::models::Config;
-use farpast::program::{Dispatch, Program};
+use farpast::program::{Dispatch, Mode, Program};
 use farpast::weights::Weights;
 
 use crate::gguf_writer::GgufWriter;
@@ -173,6 +174,52 @@ fn layers_take_few_dispatches_in_decode() {
         let folded = toy.layers * each + 4;
         assert_eq!(found, [folded + 2 * toy.layers, folded, folded], "{name}");
     }
+}
+
+/// Of a device that has nothing but what every WebGPU device has.
+fn plain_caps() -> Caps {
+    Caps {
+        name: "Toy".into(),
+        driver: String::new(),
+        backend: String::new(),
+        kind: Kind::Other,
+        max_binding: 128 << 20,
+        max_groups: 65535,
+        subgroup: 0,
+        f16: false,
+        dot8: false,
+        matrices: None,
+        timestamps: false,
+    }
+}
+
+#[test]
+fn maths_that_a_device_has_not_are_refused() {
+    let weights = named("llama").weights();
+    for (maths, name) in [(Maths::F16, "f16"), (Maths::Dot8, "dot8"), (Maths::Coopmat, "coopmat")] {
+        let options = EngineOptions { maths, ..Default::default() };
+        let error = Recorded::new(&weights, &options, Some(&plain_caps())).err().expect("an error").to_string();
+        assert!(error.starts_with("maths: expected f32") && error.ends_with(&format!("found {name}")), "{error}");
+    }
+}
+
+#[test]
+fn cooperative_matrices_are_of_the_linears_of_prefill_alone() {
+    let caps = Caps { matrices: Some(Matrices { shape: MatrixShape::F16x8, subgroup: 8 }), ..plain_caps() };
+    let recorded = |maths| {
+        let options = EngineOptions { maths, ..Default::default() };
+        Recorded::new(&named("llama").weights(), &options, Some(&caps)).unwrap().programs
+    };
+    let [plain, by_matrices] = [Maths::F32, Maths::Coopmat].map(recorded);
+    let shaders = |p: &Program| p.dispatches.iter().map(|d| d.kernel.wgsl(&d.spec)).collect::<Vec<_>>();
+    for mode in [Mode::Decode, Mode::Batch] {
+        assert_eq!(shaders(&plain[mode]), shaders(&by_matrices[mode]));
+    }
+    let [plain, by_matrices] = [plain, by_matrices].map(|programs| shaders(&programs[Mode::Prefill]));
+    let others = plain.iter().zip(&by_matrices).filter(|(a, b)| a != b);
+    assert!(others.clone().all(|(_, b)| b.starts_with("// linear") && b.contains("enable wgpu_cooperative_matrix;")));
+    // q, k and v, output, gate and up, down.
+    assert_eq!(others.count(), 4 * named("llama").layers);
 }
 
 fn named(name: &str) -> &'static Toy {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use farpast::attention::Attention;
 use farpast::engine::{Backend, Engine, EngineOptions};
 use farpast::format::Q8_0;
-use farpast::gpu::DeviceOptions;
 use farpast::memory::Element;
 use farpast::{Error, Result};
 
@@ -16,7 +15,7 @@ use crate::toy;
 use crate::toy_chat::temporary;
 
 fn gpu() -> Backend {
-    Backend::Gpu(DeviceOptions { device: std::env::var("FARPAST_DEVICE").ok(), checked: true })
+    Backend::Gpu(crate::harness::device())
 }
 
 fn load(toy: &toy::Toy, backend: Backend, kv: Element) -> Engine {

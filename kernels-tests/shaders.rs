@@ -18,6 +18,7 @@ pub fn validate(text: &str) -> Result<(Module, ModuleInfo), String> {
     let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let used = if uses_subgroups(text) { plain | Capabilities::SUBGROUP } else { plain };
     let used = if computes_f16(text) { used | Capabilities::SHADER_FLOAT16 } else { used };
+    let used = if uses_matrices(text) { used | Capabilities::COOPERATIVE_MATRIX } else { used };
     let info = Validator::new(ValidationFlags::all(), used).validate(&module);
     let info = info.map_err(|e| e.emit_to_string(text))?;
     Ok((module, info))
@@ -29,8 +30,15 @@ fn uses_subgroups(text: &str) -> bool {
 }
 
 /// What the tier with subgroups uses of them: browsers have all of it.
-const SUBGROUPS: [&str; 5] =
-    ["subgroup_invocation_id", "subgroupBroadcast", "subgroupMax", "subgroupShuffle", "subgroupShuffleXor"];
+const SUBGROUPS: [&str; 7] = [
+    "subgroup_id",
+    "num_subgroups",
+    "subgroup_invocation_id",
+    "subgroupBroadcast",
+    "subgroupMax",
+    "subgroupShuffle",
+    "subgroupShuffleXor",
+];
 
 /// Words of the code, without comments.
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -41,6 +49,11 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// Whether a shader is of the tier with f16.
 fn computes_f16(text: &str) -> bool {
     text.contains("\nenable f16;\n")
+}
+
+/// Whether a shader is of the tier with cooperative matrices.
+fn uses_matrices(text: &str) -> bool {
+    text.contains("\nenable wgpu_cooperative_matrix;\n")
 }
 
 /// One dispatch for each different shader of the cases and models.
@@ -74,7 +87,12 @@ fn every_kernel_has_a_plain_shader_and_others_say_what_they_use() {
         if computes_f16(text) {
             allowed.extend(["enable", "f16"]);
         }
-        let beyond = |w: &&str| (["enable", "f16"].contains(w) || w.starts_with("subgroup")) && !allowed.contains(w);
+        if uses_matrices(text) {
+            allowed.extend(["enable", "wgpu_cooperative_matrix", "subgroup", "subgroups"]);
+            allowed.extend(words(text).filter(|w| w.starts_with("coop")));
+        }
+        let starts = |w: &&str| ["subgroup", "coop", "wgpu"].iter().any(|start| w.starts_with(start));
+        let beyond = |w: &&str| (["enable", "f16"].contains(w) || starts(w)) && !allowed.contains(w);
         assert_eq!(words(text).find(beyond), None, "{}", kernel.name);
         if !uses_subgroups(text) && !computes_f16(text) {
             plain.borrow_mut().insert(kernel.name);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farpast::Error;
 use farpast::engine::{Backend, Engine, EngineOptions};
-use farpast::memory::Element;
+use farpast::memory::{Element, Maths};
 use farpast::sampler::Sampling;
 use farpast::session::Session;
 
@@ -99,6 +99,30 @@ fn decode_equals_prefill_and_both_the_references() {
             assert!(most <= bound, "{name}, KV {kv:?}: {most:e}");
             expect_close(&prefill, &decode, format!("{name}, KV {kv:?}"));
         }
+    }
+}
+
+/// Prefill rounds weights and activations to f16; the steps of decode that follow do not.
+#[test]
+fn prefill_by_coopmat_is_close_to_the_references() {
+    if crate::harness::gpu().caps().matrices.is_none() {
+        println!("not run, as the device has no cooperative matrices");
+        return;
+    }
+    for toy in toy::ALL.iter().filter(|toy| ["gemma3", "llama_q4_1"].contains(&toy.name)) {
+        let tokens = tokens(1, 50, toy);
+        let expected = logits(&mut cpu(toy, Element::F32), &tokens);
+        let mut gpu = load(toy, &EngineOptions { maths: Maths::Coopmat, ..options() });
+        let mut session = gpu.session();
+        session.push(&tokens[..45]);
+        let mut found = gpu.logits(&mut session).unwrap();
+        for token in &tokens[45..] {
+            session.push(&[*token]);
+            found.append(&mut gpu.logits(&mut session).unwrap());
+        }
+        let most = difference(&found, &expected);
+        println!("{}: {most:e} from the references", toy.name);
+        assert!(most <= 2e-2 && most > BOUND, "{}: {most:e}", toy.name);
     }
 }
 

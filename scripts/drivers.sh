@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Installs the two software Vulkan drivers that the tests run on. Quick when they are there already.
+# Installs the software Vulkan drivers that the tests run on. Quick when they are there already.
 #
 #   lavapipe     Mesa's, from the distribution; on Debian 12 from its backports, as the Mesa 22 of the release itself is
 #                ten times slower
 #   SwiftShader  Chromium's, out of Debian's package into the user's cache folder: close to the smallest device that
 #                WebGPU allows (no f16, 10 storage buffers, 256 invocations); the Vulkan validation layer comes with it
+#   coopmat      a lavapipe that has cooperative matrices: Mesa's of Debian 13's backports, with all that it needs down to its
+#                libc, unpacked into the user's cache folder; nothing is installed
 #
-# usage: scripts/drivers.sh [lavapipe|swiftshader]...      both if none is named
+# usage: scripts/drivers.sh [lavapipe|swiftshader|coopmat]...      the first two if none is named
 set -euo pipefail
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/farpast/drivers
 oldest_mesa=24.1
+oldest_mesa_coopmat=26.1
 apt=(apt-get -qq -o DPkg::Lock::Timeout=600)
 export DEBIAN_FRONTEND=noninteractive
 
@@ -157,10 +160,47 @@ JSON
     mv "$work/new" "$target"
 }
 
+coopmat() {
+    local target=$cache/coopmat keyring=/usr/share/keyrings/debian-archive-keyring.gpg release=trixie
+    local work uris options package version ID='' VERSION_CODENAME=''
+    [ -f "$target/lvp_icd.json" ] && return
+    has_apt || fail "coopmat comes out of Debian packages, which takes apt and dpkg"
+    # shellcheck disable=SC1091
+    . /etc/os-release
+    uris=$(debian_uri "$VERSION_CODENAME")
+    { [ "$ID" = debian ] && [ -n "$uris" ]; } || fail "no apt source of Debian found to take Mesa $oldest_mesa_coopmat from"
+    mkdir -p "$cache"
+    work=$(mktemp -d "$cache/.fetch.XXXXXX") # on the same file system, so that the rename is atomic
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/new"
+    for package in "$release" "$release-backports"; do
+        echo "deb [signed-by=$keyring] ${uris%%$'\n'*} $package main"
+    done >"$work/sources.list"
+    : >"$work/status" # nothing is installed there, so that all that is needed comes along
+    options=(-o "Dir::State=$work" -o "Dir::State::lists=$work/lists" -o "Dir::State::status=$work/status"
+        -o "Dir::Cache=$work" -o "Dir::Cache::archives=$work/archives"
+        -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=-
+        -o APT::Sandbox::User=root -o Acquire::Languages=none)
+    say "fetching Mesa of $release-backports and what it needs (65 MB)"
+    "${apt[@]}" "${options[@]}" update >&2 || fail "apt-get could not read $release and its backports"
+    "${apt[@]}" "${options[@]}" install -y --download-only --no-install-recommends -t "$release-backports" \
+        mesa-vulkan-drivers libvulkan1 libc6 </dev/null >&2 || fail "apt-get could not fetch Mesa of $release-backports"
+    version=$(dpkg-deb -f "$work"/archives/mesa-vulkan-drivers_*.deb Version)
+    at_least "$version" "$oldest_mesa_coopmat" || fail "Mesa $version of $release-backports has no cooperative matrices"
+    for package in "$work"/archives/*.deb; do dpkg-deb -x "$package" "$work/root"; done
+    rm -f "$work"/root/usr/lib/*/libvulkan_[!l]*.so
+    mv "$work"/root/usr/lib/*-linux-gnu* "$work/new/lib"
+    # By its name alone the library is found where with-driver.sh has libraries looked for.
+    sed 's|"[^"]*/\(libvulkan_lvp.so\)"|"\1"|' "$work"/root/usr/share/vulkan/icd.d/lvp_icd*.json >"$work/new/lvp_icd.json"
+    rm -rf "$target"
+    mv "$work/new" "$target"
+}
+
 [ $# -gt 0 ] || set -- lavapipe swiftshader
 for driver; do
     case $driver in
-    lavapipe | swiftshader) "$driver" ;;
-    *) fail "unknown driver $driver (lavapipe, swiftshader)" ;;
+    lavapipe | swiftshader | coopmat) ("$driver") ;; # each cleans up when its shell ends
+    *) fail "unknown driver $driver (lavapipe, swiftshader, coopmat)" ;;
     esac
 done

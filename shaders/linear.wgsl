@@ -19,7 +19,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     for (var r = 0u; r < ROWS; r += 1u) {
         let n = row_of(group.x, lane, r);
         let at = t * STRIDE + ROW0 + n;
-        for (var i = 0u; i < TOKENS; i += 1u) {
+        for (var i = turn(lane); i < TOKENS; i += TURNS) {
             let sum = of_token(sums[r], i);
             if n < N && t + i < tokens { y[at + i * STRIDE] = select(sum, y[at + i * STRIDE] + sum, ADD == 1u); }
         }

@@ -19,7 +19,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     var sums = products(group.x, t, step.n_tokens - 1u, lane);
     for (var r = 0u; r < ROWS; r += 2u) {
         let f = row_of(group.x, lane, r) / 16u * 8u + lane.index % 8u;
-        for (var i = 0u; i < TOKENS; i += 1u) {
+        for (var i = turn(lane); i < TOKENS; i += TURNS) {
             let value = act(of_token(sums[r], i)) * of_token(sums[r + 1u], i);
             if f < F && t + i < step.n_tokens { y[(t + i) * STRIDE + F0 + f] = value; }
         }

@@ -17,7 +17,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     var sums = products(group.x, t, step.n_tokens - 1u, lane);
     for (var r = 0u; r < ROWS; r += 1u) {
         let n = row_of(group.x, lane, r);
-        for (var i = 0u; i < TOKENS; i += 1u) {
+        for (var i = turn(lane); i < TOKENS; i += TURNS) {
             if n < N && t + i < step.n_tokens { y[(t + i) * STRIDE + ROW0 + n] = of_token(sums[r], i); }
         }
     }

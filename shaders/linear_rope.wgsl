@@ -31,7 +31,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     for (var r = 0u; r < ROWS; r += 2u) {
         let pair = row_of(group.x, lane, r) / 16u * 8u + lane.index % 8u;
         if pair >= PAIRS { break; }
-        for (var i = 0u; i < TOKENS; i += 1u) {
+        for (var i = turn(lane); i < TOKENS; i += TURNS) {
             if t + i < step.n_tokens { put(t + i, PAIR0 + pair, vec2(of_token(sums[r], i), of_token(sums[r + 1u], i))); }
         }
     }

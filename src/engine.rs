@@ -67,7 +67,7 @@ pub struct EngineOptions {
     /// Whether sessions may have [`Attention::Aoc`]: their steps then look the far past up in every layer, and there is memory to
     /// build trees in.
     pub aoc: bool,
-    /// In which numbers linears form their products. f16 and int8 change the logits, by some 1e-2.
+    /// In which numbers linears form their products. All but f32 change the logits, by some 1e-2.
     pub maths: Maths,
     /// Most bytes of one binding, when less than the device allows.
     pub binding: usize,
@@ -157,7 +157,10 @@ impl Engine {
     /// [`Error::DoesNotFit`] comes before anything is allocated.
     pub fn load(weights: &Weights, options: &EngineOptions, progress: impl FnMut(Loading) + Send) -> Result<Self> {
         match &options.backend {
-            Backend::Gpu(device) => Self::load_on(Gpu::new(device)?, weights, options, progress),
+            Backend::Gpu(device) => {
+                let coopmat = device.coopmat || options.maths == Maths::Coopmat;
+                Self::load_on(Gpu::new(&DeviceOptions { coopmat, ..device.clone() })?, weights, options, progress)
+            }
             Backend::Cpu => {
                 expect_fits(weights, options, None)?;
                 Self::load_on_cpu(Recorded::new(weights, options, None)?)

@@ -17,6 +17,7 @@ pub use pipelines::Pipelines;
 pub use prepared::{Prepared, Running};
 
 use crate::error::{Error, Result};
+use crate::memory::{Matrices, MatrixShape};
 
 /// What kind of hardware an adapter is, best first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -63,6 +64,9 @@ pub struct Caps {
     pub f16: bool,
     /// Whether linears may form products of int8, unless `FARPAST_DISABLE` names `dot8`: WGSL has them everywhere.
     pub dot8: bool,
+    /// The cooperative matrices that linears may multiply by, unless `FARPAST_DISABLE` names `coopmat`. Of a [`Gpu`]: that it was
+    /// opened with.
+    pub matrices: Option<Matrices>,
     /// Whether the device's own clock can be read, unless `FARPAST_DISABLE` names it.
     pub timestamps: bool,
 }
@@ -78,6 +82,8 @@ impl std::fmt::Display for Caps {
 pub struct DeviceOptions {
     /// Index in [`adapters`] or part of a name; `None` takes `WGPU_ADAPTER_NAME`, else the best.
     pub device: Option<String>,
+    /// Open it with cooperative matrices, where it has them: they are an experimental feature of wgpu.
+    pub coopmat: bool,
     /// Compile shaders with bounds checks: the tests do, production need not.
     pub checked: bool,
 }
@@ -165,11 +171,13 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
         subgroup: if features.contains(wgpu::Features::SUBGROUP) { info.subgroup_min_size } else { 0 },
         f16: features.contains(wgpu::Features::SHADER_F16),
         dot8: !is_disabled("dot8"),
+        matrices: matrices(adapter),
         timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
     }
 }
 
-/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,f16,timestamps,pipelines` names.
+/// What is used of an adapter where it has it, less what `FARPAST_DISABLE=subgroups,f16,timestamps,pipelines` names;
+/// cooperative matrices apart.
 fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     let used = [
         ("subgroups", wgpu::Features::SUBGROUP),
@@ -179,6 +187,36 @@ fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     ];
     let allowed = used.into_iter().filter(|(name, _)| !is_disabled(name)).map(|(_, feature)| feature);
     adapter.features() & allowed.fold(wgpu::Features::empty(), |all, feature| all | feature)
+}
+
+/// The best of an adapter's cooperative matrices.
+fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let (features, subgroup) = (features(adapter), adapter.get_info().subgroup_max_size);
+    let has_any = adapter.features().contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+    if is_disabled("coopmat")
+        || !has_any
+        || !features.contains(wgpu::Features::SUBGROUP)
+        || !(8..=64).contains(&subgroup)
+    {
+        return None;
+    }
+    let found = adapter.cooperative_matrix_properties();
+    let has = |size, of| {
+        let mut found = found.iter();
+        found.any(|p| [p.m_size, p.n_size, p.k_size] == [size; 3] && p.ab_type == of && p.cr_type == F32)
+    };
+    let f16 = features.contains(wgpu::Features::SHADER_F16);
+    let shape = if f16 && has(16, F16) {
+        MatrixShape::F16x16
+    } else if f16 && has(8, F16) {
+        MatrixShape::F16x8
+    } else if has(8, F32) {
+        MatrixShape::F32x8
+    } else {
+        return None;
+    };
+    Some(Matrices { shape, subgroup: subgroup as usize })
 }
 
 /// Whether `FARPAST_DISABLE` names it.
@@ -198,11 +236,16 @@ impl Gpu {
     pub fn new(options: &DeviceOptions) -> Result<Self> {
         let adapters = enumerate();
         let adapter = choose(&adapters, options)?;
-        let caps = caps(adapter);
+        let mut caps = caps(adapter);
+        caps.matrices = caps.matrices.filter(|_| options.coopmat);
         let request = |required_limits| {
-            let label = Some("farpast");
-            let required_features = features(adapter);
-            let desc = wgpu::DeviceDescriptor { label, required_limits, required_features, ..Default::default() };
+            let mut desc = wgpu::DeviceDescriptor { label: Some("farpast"), required_limits, ..Default::default() };
+            desc.required_features = features(adapter);
+            if caps.matrices.is_some() {
+                desc.required_features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+                // SAFETY: only shaders of linears use them, within the bounds of their own workgroup memory.
+                desc.experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
+            }
             pollster::block_on(adapter.request_device(&desc))
         };
         // Some drivers refuse limits that they report.

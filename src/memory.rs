@@ -374,6 +374,8 @@ pub struct Tile {
     pub folds: bool,
     /// In which numbers products are formed.
     pub maths: Maths,
+    /// What [`Maths::Coopmat`] multiplies by.
+    pub matrices: Matrices,
 }
 
 /// In which numbers a linear forms its products. Their sums are f32.
@@ -387,12 +389,58 @@ pub enum Maths {
     /// Inputs rounded to int8 with a scale for each 32, as llama.cpp's Q8_1; products with quants of int8 or less. Weights of formats
     /// that have no such quants are multiplied in f32.
     Dot8,
+    /// In prefill by cooperative matrices, weights and inputs rounded to what those hold: see [`Matrices`]. In decode, and for logits,
+    /// f32, so that the bits of a token are not the same in a prompt as alone.
+    Coopmat,
+}
+
+/// The cooperative matrices by which the subgroups of a device multiply.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Matrices {
+    /// The best of those that it has.
+    pub shape: MatrixShape,
+    /// Invocations of a subgroup, at most: a power of 2, up to 64.
+    pub subgroup: usize,
+}
+
+impl Matrices {
+    /// What most GPUs have.
+    pub const COMMON: Self = Self { shape: MatrixShape::F16x16, subgroup: 32 };
+}
+
+/// Rows and columns of a cooperative matrix, and the numbers that it multiplies. Sums are f32.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MatrixShape {
+    /// 16 × 16 of f16.
+    F16x16,
+    /// 8 × 8 of f16.
+    F16x8,
+    /// 8 × 8 of f32.
+    F32x8,
+}
+
+impl std::fmt::Display for MatrixShape {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            MatrixShape::F16x16 => "16 × 16 of f16",
+            MatrixShape::F16x8 => "8 × 8 of f16",
+            MatrixShape::F32x8 => "8 × 8 of f32",
+        })
+    }
 }
 
 impl Tile {
     /// For drivers that run shaders on the CPU: a workgroup is one SIMD vector, and reuse in registers is everything. Each
     /// invocation loads all of x, so that norms are cheaper apart.
-    pub const SOFTWARE: Tile = Tile { lanes: 8, rows: 8, tokens: 4, broadcast: false, folds: false, maths: Maths::F32 };
+    pub const SOFTWARE: Tile = Tile {
+        lanes: 8,
+        rows: 8,
+        tokens: 4,
+        broadcast: false,
+        folds: false,
+        maths: Maths::F32,
+        matrices: Matrices::COMMON,
+    };
     /// For those with subgroups of 8 or more.
     pub const SUBGROUPS: Tile = Tile { rows: 4, broadcast: true, folds: true, ..Tile::SOFTWARE };
     /// For GPUs: enough invocations to fill them.

@@ -10,7 +10,8 @@ const K4 = (K + 3u) / 4u;
 // Row r of an invocation. Eight neighbours have the rows of ROWS slabs of 8, one of each slab: so pairs of slabs are of one
 // invocation, whatever the tile.
 fn row_of(group: u32, lane: Lane, r: u32) -> u32 {
-    return (group * LANES + lane.index / 8u * 8u) * ROWS + 8u * r + lane.index % 8u;
+    let i = lane.index % (LANES / TURNS);
+    return (group * (LANES / TURNS) + i / 8u * 8u) * ROWS + 8u * r + i % 8u;
 }
 
 // x[t, 4i .. 4i + 4], 0 beyond K

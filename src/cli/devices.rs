@@ -37,6 +37,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             "driver": caps.driver,
             "max_binding": caps.max_binding,
             "subgroup": caps.subgroup,
+            "matrices": caps.matrices.map(|m| m.shape.to_string()),
             "timestamps": caps.timestamps,
             "tile": tile(Some(caps)).to_string(),
         }))?;
@@ -59,8 +60,9 @@ fn describe() -> Result<ExitCode> {
             0 => "none".into(),
             lanes => format!("of {lanes} lanes at least"),
         };
+        let matrices = caps.matrices.map_or_else(|| "none".into(), |m| m.shape.to_string());
         print(&format!(
-            "{i}: {}\n   bindings of {} MiB; subgroups: {subgroups}; kernels timed by {} clock\n   {}, unless tuning takes one of {} others\n",
+            "{i}: {}\n   bindings of {} MiB; subgroups: {subgroups}; cooperative matrices: {matrices}; kernels timed by {} clock\n   {}, unless tuning takes one of {} others\n",
             one_line(&caps.to_string()),
             mib(caps.max_binding),
             if caps.timestamps { "the device's" } else { "the host's" },

@@ -147,7 +147,8 @@ pub struct EngineArgs {
     cache_type_v: Option<Kv>,
     #[command(flatten)]
     attention: AttentionArgs,
-    /// In which numbers weights and activations are multiplied: f16 and dot8 (int8) are faster on some GPUs and change the results
+    /// In which numbers weights and activations are multiplied: f16, dot8 (int8) and coopmat (f16 in prefill, by cooperative matrices) are
+    /// faster on some GPUs and change the results
     #[arg(long, value_enum, default_value_t = MathsArg::F32)]
     maths: MathsArg,
     /// GPU by index or part of its name, or cpu. Also -dev
@@ -207,6 +208,7 @@ enum MathsArg {
     F32,
     F16,
     Dot8,
+    Coopmat,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -346,6 +348,7 @@ impl EngineArgs {
                 MathsArg::F32 => Maths::F32,
                 MathsArg::F16 => Maths::F16,
                 MathsArg::Dot8 => Maths::Dot8,
+                MathsArg::Coopmat => Maths::Coopmat,
             },
             memory: self.memory_limit,
             aoc: self.attention.attention == AttentionKind::Aoc,

@@ -72,7 +72,8 @@ impl Recorded {
         let capacity = capacity(&config, options, caps);
         check(&capacity, &config, options.aoc)?;
         check_maths(options.maths, caps)?;
-        let tile = Tile { maths: options.maths, ..tile };
+        let matrices = caps.and_then(|caps| caps.matrices).unwrap_or(tile.matrices);
+        let tile = Tile { maths: options.maths, matrices, ..tile };
         let cover = options.aoc.then(|| cover(&config, &capacity, tile)).transpose()?;
         let (memory, io, model) = declare(weights, &config, cover, capacity, tile)?;
         let record = |mode| {
@@ -262,6 +263,10 @@ fn check_maths(maths: Maths, caps: Option<&Caps>) -> Result<()> {
     let Some(caps) = caps else { return Ok(()) };
     match maths {
         Maths::F16 if !caps.f16 => Err(Error::request("maths", "f32: the device has no f16 in shaders", "f16")),
+        Maths::Coopmat if caps.matrices.is_none() => {
+            let has = "f32: the device has no cooperative matrices that sum in f32, or FARPAST_DISABLE names coopmat";
+            Err(Error::request("maths", has, "coopmat"))
+        }
         Maths::Dot8 if !caps.dot8 => Err(Error::request("maths", "f32: FARPAST_DISABLE names dot8", "dot8")),
         _ => Ok(()),
     }

@@ -6,7 +6,7 @@ use super::rmsnorm::{NORM_FLOPS, norm_row};
 use super::{NORM_FOLD, NORM_NONE, ROWS, WORKGROUP, lane_include, rms_include};
 use crate::kernel::Access::{Read, ReadWrite};
 use crate::kernel::{Access, Cost, Count, Extent, Kernel, Spec, Step};
-use crate::memory::{Element, Host, Maths, Tensor, TensorDesc, Weight, WeightStack, stride};
+use crate::memory::{Element, Host, Maths, Matrices, MatrixShape, Tensor, TensorDesc, Weight, WeightStack, stride};
 use crate::program::{Mode, Recorder};
 
 /// See the module.
@@ -82,12 +82,23 @@ impl Recorder<'_> {
     /// `spec` with what all linears share for `part`, and the workgroups along its rows and the tokens.
     pub(super) fn tiled(&self, part: Tensor, bound: Count, lanes: usize, spec: Spec) -> (Spec, [Extent; 2]) {
         let (format, rows, cols) = (self.format(part), self.desc(part).rows, self.desc(part).cols);
+        let spec = spec.include(format.wgsl).include(ROWS).include(LINEAR_COMMON);
+        let spec =
+            spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
         let tile = self.tile();
+        // Logits are wanted of few rows.
+        if tile.maths == Maths::Coopmat && self.mode() == Mode::Prefill && bound == Count::Tokens {
+            let (spec, tokens) = by_matrices(tile.matrices, spec);
+            return (spec, [Extent::Fixed(rows.div_ceil(MATRIX_ROWS)), Extent::Per(bound, tokens)]);
+        }
         let one = self.mode() == Mode::Decode;
-        let maths = if tile.maths == Maths::Dot8 && !format.packed { Maths::F32 } else { tile.maths };
-        let spec = spec.include(format.wgsl).include(ROWS).include(lane_include(tile)).include(LINEAR_COMMON);
+        let maths = match tile.maths {
+            Maths::Dot8 if !format.packed => Maths::F32,
+            maths => maths,
+        };
+        let spec = spec.include(lane_include(tile));
         let spec = match maths {
-            Maths::F32 => spec.include(MATHS_F32).include(PRODUCTS),
+            Maths::F32 | Maths::Coopmat => spec.include(MATHS_F32).include(PRODUCTS),
             Maths::F16 => spec.enable("f16").include(MATHS_F16).include(PRODUCTS),
             Maths::Dot8 => spec.include(PRODUCTS_DOT8),
         };
@@ -104,8 +115,6 @@ impl Recorder<'_> {
             (_, true) => include_str!("../../shaders/common/held_1.wgsl"),
             (_, false) => include_str!("../../shaders/common/held_4.wgsl"),
         });
-        let spec =
-            spec.u32("N", rows).u32("K", cols).u32("GROUPS", cols.div_ceil(32)).u32("UNITS", (format.units)(cols));
         let spec = spec.u32("LANES", lanes).u32("ROWS", tile.rows);
         let across = Extent::Fixed(rows.div_ceil(lanes * tile.rows));
         (spec, [across, Extent::Per(bound, if one { 1 } else { 4 })])
@@ -122,6 +131,25 @@ impl Recorder<'_> {
         w.parts.iter().map(of_part).collect()
     }
 }
+
+/// With the files by which linears multiply by `matrices`, and the tokens of a workgroup.
+fn by_matrices(matrices: Matrices, spec: Spec) -> (Spec, usize) {
+    let (spec, of_shape, tokens) = match matrices.shape {
+        MatrixShape::F16x16 => (spec.enable("f16"), include_str!("../../shaders/common/matrices_16_f16.wgsl"), 32),
+        MatrixShape::F16x8 => (spec.enable("f16"), include_str!("../../shaders/common/matrices_8_f16.wgsl"), 32),
+        // Workgroup memory holds half as many.
+        MatrixShape::F32x8 => (spec, include_str!("../../shaders/common/matrices_8_f32.wgsl"), 16),
+    };
+    let spec = spec.enable("wgpu_cooperative_matrix").include(of_shape);
+    let spec = spec.include(include_str!("../../shaders/common/lane_matrices.wgsl"));
+    let spec = spec.include(include_str!("../../shaders/common/products_coopmat.wgsl"));
+    // Pairs of rows are of one invocation.
+    let rows = (MATRIX_ROWS / matrices.subgroup).max(2);
+    (spec.u32("LANES", matrices.subgroup).u32("ROWS", rows).u32("TOKENS", tokens), tokens)
+}
+
+/// Rows of a workgroup that multiplies by cooperative matrices: TILE in products_coopmat.wgsl.
+const MATRIX_ROWS: usize = 64;
 
 pub(super) const LINEAR_COMMON: &str = include_str!("../../shaders/common/linear.wgsl");
 const MATHS_F32: &str = include_str!("../../shaders/common/maths_f32.wgsl");

@@ -110,6 +110,7 @@ impl Device {
                 ("subgroups", tile.broadcast),
                 ("f16", tile.maths == Maths::F16),
                 ("dot8", tile.maths == Maths::Dot8),
+                ("coopmat", tile.maths == Maths::Coopmat),
             ]
             .into_iter()
             .filter(|(_, is_used)| *is_used)
