@@ -70,7 +70,8 @@ pub(super) fn tuned(
     Ok(tile)
 }
 
-/// What is not begun after so long is not tried.
+/// What is not over after so long, it seems, is not begun: a tile, or a linear of one. That the default is compiled counts, too, although that is
+/// needed anyway.
 const BUDGET: Duration = Duration::from_secs(3);
 
 /// Candidate and default are timed in turn so many times, each for so long at least; the least time of each counts.
@@ -97,30 +98,26 @@ fn fastest(
     candidates: Vec<Tile>,
     progress: &mut impl FnMut(Loading),
 ) -> Result<Tile> {
-    let (began, all) = (Instant::now(), candidates.len());
+    let (mut deadline, all) = (Deadline::new(), candidates.len());
     let mut left = VecDeque::from(candidates);
     let mut default: Option<Trial> = None;
-    let (mut best, mut share, mut longest) = (None, 1.0, Duration::ZERO);
+    let (mut best, mut share) = (None, 1.0);
     while let Some(tile) = left.pop_front() {
-        if default.is_some() && began.elapsed() + longest > BUDGET {
-            break;
-        }
         progress(Loading::Tuning(all - left.len(), all));
-        let trial_began = Instant::now();
         let trial = Excerpt::new(gpu, weights, options, tile).and_then(|excerpt| {
-            let mut trial = excerpt.trial(gpu)?;
+            let Some(mut trial) = excerpt.trial(gpu, &mut deadline, default.is_none())? else { return Ok(None) };
             for _ in 0..ROUNDS {
                 if let Some(default) = &mut default {
                     default.time(gpu)?;
                 }
                 trial.time(gpu)?;
             }
-            Ok(trial)
+            Ok(Some(trial))
         });
-        longest = longest.max(trial_began.elapsed());
         match (trial, &default) {
-            (Ok(trial), None) => (default, best) = (Some(trial), Some(tile)),
-            (Ok(trial), Some(default)) => {
+            (Ok(None), _) => break,
+            (Ok(Some(trial)), None) => (default, best) = (Some(trial), Some(tile)),
+            (Ok(Some(trial)), Some(default)) => {
                 if let Some(found) = share_of_time(trial.seconds(), default.seconds()).filter(|found| *found < share) {
                     (best, share) = (Some(tile), found);
                 }
@@ -139,6 +136,31 @@ fn fastest(
         }
     }
     Ok(best.expect("the first of them that works"))
+}
+
+/// When tuning must be over.
+struct Deadline {
+    began: Instant,
+    /// What took longest: to prepare the linears of a tile, or to check one of them, in which a driver may compile it.
+    longest: Duration,
+}
+
+impl Deadline {
+    fn new() -> Self {
+        Self { began: Instant::now(), longest: Duration::ZERO }
+    }
+
+    /// Whether what takes as long as the longest so far might not be over in time.
+    fn is_near(&self) -> bool {
+        self.began.elapsed() + self.longest > BUDGET
+    }
+
+    fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = work();
+        self.longest = self.longest.max(began.elapsed());
+        result
+    }
 }
 
 /// A tile but for its size.
@@ -174,21 +196,30 @@ impl Excerpt {
         Ok(Self { memory, linears, tokens })
     }
 
-    /// Runs each linear once on the device, fails unless its results are the reference's, and has them ready to be timed.
-    fn trial(&self, gpu: &Gpu) -> Result<Trial> {
+    /// Runs each linear once on the device, fails unless its results are the reference's, and has them ready to be timed. Nothing where
+    /// that may not be over in time, unless it `must` be tried.
+    fn trial(&self, gpu: &Gpu, deadline: &mut Deadline, must: bool) -> Result<Option<Trial>> {
         let buffers = gpu.allocate(&self.memory, |_, _| ())?;
         let mut host = self.memory.tensors.iter().map(filled).collect::<Result<Vec<_>>>()?;
         let programs: Vec<_> = self.linears.iter().flatten().map(|(linear, _)| linear).collect();
-        let mut prepared = gpu.prepare(&buffers, &programs)?.into_iter();
+        if !must && deadline.is_near() {
+            return Ok(None);
+        }
+        let mut prepared = deadline.time(|| gpu.prepare(&buffers, &programs))?.into_iter();
         let steps = [(1, 1), (self.tokens.min(CHECKED), self.tokens)];
         let mut runs = [Vec::new(), Vec::new()];
         for ((linears, runs), (checked, timed)) in self.linears.iter().zip(&mut runs).zip(steps) {
             for ((linear, times), mut prepared) in linears.iter().zip(&mut prepared) {
-                self.check(gpu, &buffers, &linear.dispatches[0], &mut prepared, step(checked), &mut host)?;
+                if !must && deadline.is_near() {
+                    return Ok(None);
+                }
+                let check =
+                    || self.check(gpu, &buffers, &linear.dispatches[0], &mut prepared, step(checked), &mut host);
+                deadline.time(check)?;
                 runs.push(Run { prepared, step: step(timed), times: *times, best: f64::INFINITY });
             }
         }
-        Ok(Trial { buffers, runs })
+        Ok(Some(Trial { buffers, runs }))
     }
 
     fn check(
