@@ -1,7 +1,6 @@
 //! Both interpreters side by side find nothing in a good model, and exactly the fault that is planted.
 
 use farpast::engine::{Backend, Diverge, EngineOptions};
-use farpast::gpu::DeviceOptions;
 use farpast::kernel::Kernel;
 use farpast::memory::{Bytes, Element};
 use farpast::program::Mode;
@@ -55,8 +54,6 @@ fn fault_in_a_shader_is_named() {
 
 fn load(kv: Element) -> Diverge {
     let weights = Weights::from_bytes("toy.gguf", Bytes::new(toy(None).write())).unwrap();
-    // As ./test says which GPU the tests run on.
-    let device = std::env::var("FARPAST_DEVICE").ok();
-    let backend = Backend::Gpu(DeviceOptions { device, checked: true, ..Default::default() });
+    let backend = Backend::Gpu(crate::harness::device());
     Diverge::load(&weights, &EngineOptions { backend, batch: 16, context: 48, kv, ..EngineOptions::default() }).unwrap()
 }

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use farpast::attention::choose;
 use farpast::engine::{Backend, Engine, EngineOptions, Replay};
 use farpast::eval::{self, Answers, Beam, Dense, Forest, Outcome, Protocol, Query, Report, Tree};
-use farpast::gpu::DeviceOptions;
 use farpast::kernels::Cover;
 use farpast::kv::PAGE;
 use farpast::memory::{Bytes, Host};
@@ -60,9 +59,7 @@ fn covering_budgets_equal_dense_and_small_ones_do_not() {
 
 #[test]
 fn replay_on_a_device_is_dense_where_nothing_is_far() {
-    // As ./test says which GPU the tests run on.
-    let device = std::env::var("FARPAST_DEVICE").ok();
-    let mut engine = engine(Backend::Gpu(DeviceOptions { device, checked: true, ..Default::default() }));
+    let mut engine = engine(Backend::Gpu(crate::harness::device()));
     let outcomes = outcomes(&mut engine, &["window", "window"], PROTOCOL.far);
     assert!(outcomes.iter().all(|o| o.mean_kl() <= 1e-6 && o.agreement() == 1.0), "KL {}", outcomes[0].mean_kl());
     assert!(outcomes.iter().all(|o| o.nll_change().abs() < 1e-3));

@@ -7,6 +7,7 @@ use farpast::engine::{Backend, Engine, EngineOptions, Recorded, available_memory
 use farpast::gpu::{Caps, Kind};
 use farpast::memory::Element;
 
+use crate::harness::plain_caps;
 use crate::toy::{self, CONTEXT};
 use crate::toy_chat::temporary;
 
@@ -63,19 +64,7 @@ fn on_a_device_it_is_refused_too() {
 #[test]
 fn a_tensor_larger_than_a_binding_is_refused_by_name() {
     let weights = toy::ALL[0].weights();
-    let caps = |max_binding| Caps {
-        name: "Toy".into(),
-        driver: String::new(),
-        backend: String::new(),
-        kind: Kind::Software,
-        max_binding,
-        subgroup: 0,
-        f16: false,
-        dot8: true,
-        matrices: None,
-        timestamps: false,
-        max_groups: 65535,
-    };
+    let caps = |max_binding| Caps { kind: Kind::Software, max_binding, dot8: true, ..plain_caps() };
     // Six sequences' pages of two heads of 16 elements, two bytes each; a page is 6 KiB of a binding.
     let pages = |context: usize| 6 * context * 2 * 16 * 2;
     let context = 10 * CONTEXT;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use farpast::format::{Q4_1, Q6_K};
-use farpast::gpu::{DeviceOptions, Gpu, Prepared};
+use farpast::gpu::{Caps, DeviceOptions, Gpu, Kind, Prepared};
 use farpast::kernel::{Kernel, Spec, Step};
 use farpast::memory::{Blocks, Element, Host, Maths, Tensor, TensorDesc, Tile, stride};
 use farpast::program::{Dispatch, Program};
@@ -38,14 +38,15 @@ pub fn gpu() -> &'static Gpu {
         let gpu = Gpu::new(&device()).expect("the tests need a device: install one with scripts/drivers.sh");
         let caps = gpu.caps().to_string();
         println!("device: {caps}");
-        let expected = match std::env::var("FARPAST_TEST_DRIVER").as_deref() {
+        let driver = std::env::var("FARPAST_TEST_DRIVER");
+        let expected = match driver.as_deref() {
             Ok("lavapipe" | "coopmat") => "llvmpipe",
             Ok("swiftshader") => "SwiftShader",
             Ok("system") | Err(_) => "",
             Ok(other) => panic!("FARPAST_TEST_DRIVER is lavapipe, swiftshader, coopmat or system, not {other}"),
         };
         assert!(caps.contains(expected), "expected a device of {expected}, found {caps}");
-        let needs_matrices = std::env::var("FARPAST_TEST_DRIVER").is_ok_and(|driver| driver == "coopmat");
+        let needs_matrices = driver.as_deref() == Ok("coopmat");
         assert!(!needs_matrices || gpu.caps().matrices.is_some(), "{caps} has no cooperative matrices");
         gpu
     })
@@ -54,6 +55,23 @@ pub fn gpu() -> &'static Gpu {
 /// How tests open a device.
 pub fn device() -> DeviceOptions {
     DeviceOptions { device: std::env::var("FARPAST_DEVICE").ok(), checked: true, coopmat: true }
+}
+
+/// Of a device that has nothing but what every WebGPU device has.
+pub fn plain_caps() -> Caps {
+    Caps {
+        name: "Toy".into(),
+        driver: String::new(),
+        backend: String::new(),
+        kind: Kind::Other,
+        max_binding: 128 << 20,
+        max_groups: 65535,
+        subgroup: 0,
+        f16: false,
+        dot8: false,
+        matrices: None,
+        timestamps: false,
+    }
 }
 
 /// Runs every case of a kernel; fails on the first element out of bounds.

@@ -1,7 +1,7 @@
 //! Checkpoints that contradict themselves or hold what no model here has: one error names the field or tensor.
 
 use farpast::engine::{Backend, Engine, EngineOptions, Recorded};
-use farpast::gpu::{Caps, Kind};
+use farpast::gpu::Caps;
 use farpast::kernel::Step;
 use farpast::memory::{Bytes, Element, Maths, Matrices, MatrixShape};
 use farpast::models::Config;
@@ -9,6 +9,7 @@ use farpast::program::{Dispatch, Mode, Program};
 use farpast::weights::Weights;
 
 use crate::gguf_writer::GgufWriter;
+use crate::harness::plain_caps;
 use crate::toy::{self, Toy, model_programs};
 use crate::toy_chat::toy;
 
@@ -173,23 +174,6 @@ fn layers_take_few_dispatches_in_decode() {
         let found: Vec<_> = programs.iter().skip(2).step_by(3).map(count).collect();
         let folded = toy.layers * each + 4;
         assert_eq!(found, [folded + 2 * toy.layers, folded, folded], "{name}");
-    }
-}
-
-/// Of a device that has nothing but what every WebGPU device has.
-fn plain_caps() -> Caps {
-    Caps {
-        name: "Toy".into(),
-        driver: String::new(),
-        backend: String::new(),
-        kind: Kind::Other,
-        max_binding: 128 << 20,
-        max_groups: 65535,
-        subgroup: 0,
-        f16: false,
-        dot8: false,
-        matrices: None,
-        timestamps: false,
     }
 }
 

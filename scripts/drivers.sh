@@ -102,13 +102,18 @@ lavapipe() {
         say "Mesa $(installed mesa-vulkan-drivers) is the newest to be had here: the tests will be slow"
 }
 
+# Makes the folder $work, which is gone in the end: on the file system of the cache, so that renaming what becomes of it is atomic.
+make_work() {
+    mkdir -p "$cache"
+    work=$(mktemp -d "$cache/.fetch.XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+}
+
 swiftshader() {
     local target=$cache/swiftshader work from folder package
     [ -f "$target/vk_swiftshader_icd.json" ] && return
-    mkdir -p "$cache"
-    work=$(mktemp -d "$cache/.fetch.XXXXXX") # on the same file system, so that the rename is atomic
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'" EXIT
+    make_work
     from=''
     for folder in /usr/lib/chromium /usr/lib64/chromium-browser /opt/google/chrome; do
         if [ -f "$folder/libvk_swiftshader.so" ] && [ -f "$folder/vk_swiftshader_icd.json" ]; then from=$folder; fi
@@ -162,20 +167,17 @@ JSON
 
 coopmat() {
     local target=$cache/coopmat keyring=/usr/share/keyrings/debian-archive-keyring.gpg release=trixie
-    local work uris options package version ID='' VERSION_CODENAME=''
+    local work uris options suite package version ID='' VERSION_CODENAME=''
     [ -f "$target/lvp_icd.json" ] && return
     has_apt || fail "coopmat comes out of Debian packages, which takes apt and dpkg"
     # shellcheck disable=SC1091
     . /etc/os-release
     uris=$(debian_uri "$VERSION_CODENAME")
     { [ "$ID" = debian ] && [ -n "$uris" ]; } || fail "no apt source of Debian found to take Mesa $oldest_mesa_coopmat from"
-    mkdir -p "$cache"
-    work=$(mktemp -d "$cache/.fetch.XXXXXX") # on the same file system, so that the rename is atomic
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'" EXIT
+    make_work
     mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/new"
-    for package in "$release" "$release-backports"; do
-        echo "deb [signed-by=$keyring] ${uris%%$'\n'*} $package main"
+    for suite in "$release" "$release-backports"; do
+        echo "deb [signed-by=$keyring] ${uris%%$'\n'*} $suite main"
     done >"$work/sources.list"
     : >"$work/status" # nothing is installed there, so that all that is needed comes along
     options=(-o "Dir::State=$work" -o "Dir::State::lists=$work/lists" -o "Dir::State::status=$work/status"

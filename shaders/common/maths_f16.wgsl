@@ -1,16 +1,11 @@
 // Products of f16, four of which are summed before they are added in f32. Weights are decoded whole, since quants times x go
 // beyond f16; x beyond it is clamped.
-alias Num = f16;
 alias Decoded = array<vec4<f16>, 2>;
 const SUMS_X = false;
 
 struct Loaded {
     q: Group,
     dm: vec2<f32>,
-}
-
-fn narrow(x: vec4<f32>) -> vec4<f16> {
-    return vec4<f16>(clamp(x, vec4(-65504.0), vec4(65504.0)));
 }
 
 fn load(base: u32, g: u32) -> Loaded {

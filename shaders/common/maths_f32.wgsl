@@ -1,11 +1,6 @@
 // Products of f32: the quants of a group first, then their sum times the scale, one operation less a weight.
-alias Num = f32;
 alias Loaded = Group;
 const SUMS_X = MINIMUM;
-
-fn narrow(x: vec4<f32>) -> vec4<f32> {
-    return x;
-}
 
 fn load(base: u32, g: u32) -> Loaded {
     return group(base, g);

@@ -1,8 +1,9 @@
 // The products of a linear by cooperative matrices. Of each group of 32 k, a workgroup lays the weights of TILE rows, decoded whole,
 // and x of TOKENS tokens in workgroup memory; a subgroup multiplies its share of the rows with all tokens. Invocations find
-// the sums in workgroup memory. The included file says which matrices the device has. A workgroup is one subgroup of the largest size
+// the sums in workgroup memory. The included files say which matrices the device has. A workgroup is one subgroup of the largest size
 // that the device has, or several smaller ones.
 override TOKENS: u32;  // of a workgroup
+override PITCH: u32;   // Num from one staged row to the next
 
 const TILE = 64u;
 const SLABS = TILE / SIZE;

@@ -103,6 +103,9 @@ fn fastest(
     let mut default: Option<Trial> = None;
     let (mut best, mut share) = (None, 1.0);
     while let Some(tile) = left.pop_front() {
+        if default.is_some() && deadline.is_near() {
+            break;
+        }
         progress(Loading::Tuning(all - left.len(), all));
         let trial = Excerpt::new(gpu, weights, options, tile).and_then(|excerpt| {
             let Some(mut trial) = excerpt.trial(gpu, &mut deadline, default.is_none())? else { return Ok(None) };
@@ -202,9 +205,6 @@ impl Excerpt {
         let buffers = gpu.allocate(&self.memory, |_, _| ())?;
         let mut host = self.memory.tensors.iter().map(filled).collect::<Result<Vec<_>>>()?;
         let programs: Vec<_> = self.linears.iter().flatten().map(|(linear, _)| linear).collect();
-        if !must && deadline.is_near() {
-            return Ok(None);
-        }
         let mut prepared = deadline.time(|| gpu.prepare(&buffers, &programs))?.into_iter();
         let steps = [(1, 1), (self.tokens.min(CHECKED), self.tokens)];
         let mut runs = [Vec::new(), Vec::new()];

@@ -92,14 +92,11 @@ impl Recorder<'_> {
             return (spec, [Extent::Fixed(rows.div_ceil(MATRIX_ROWS)), Extent::Per(bound, tokens)]);
         }
         let one = self.mode() == Mode::Decode;
-        let maths = match tile.maths {
-            Maths::Dot8 if !format.packed => Maths::F32,
-            maths => maths,
-        };
+        let maths = if tile.maths == Maths::Dot8 && !format.packed { Maths::F32 } else { tile.maths };
         let spec = spec.include(lane_include(tile));
         let spec = match maths {
-            Maths::F32 | Maths::Coopmat => spec.include(MATHS_F32).include(PRODUCTS),
-            Maths::F16 => spec.enable("f16").include(MATHS_F16).include(PRODUCTS),
+            Maths::F32 | Maths::Coopmat => spec.include(NUM_F32).include(MATHS_F32).include(PRODUCTS),
+            Maths::F16 => spec.enable("f16").include(NUM_F16).include(MATHS_F16).include(PRODUCTS),
             Maths::Dot8 => spec.include(PRODUCTS_DOT8),
         };
         let spec = spec.include(match (maths, tile.broadcast) {
@@ -134,24 +131,29 @@ impl Recorder<'_> {
 
 /// With the files by which linears multiply by `matrices`, and the tokens of a workgroup.
 fn by_matrices(matrices: Matrices, spec: Spec) -> (Spec, usize) {
-    let (spec, of_shape, tokens) = match matrices.shape {
-        MatrixShape::F16x16 => (spec.enable("f16"), include_str!("../../shaders/common/matrices_16_f16.wgsl"), 32),
-        MatrixShape::F16x8 => (spec.enable("f16"), include_str!("../../shaders/common/matrices_8_f16.wgsl"), 32),
-        // Workgroup memory holds half as many.
-        MatrixShape::F32x8 => (spec, include_str!("../../shaders/common/matrices_8_f32.wgsl"), 16),
+    let spec = spec.enable("wgpu_cooperative_matrix").include(match matrices.shape {
+        MatrixShape::F16x16 => include_str!("../../shaders/common/matrices_16.wgsl"),
+        MatrixShape::F16x8 | MatrixShape::F32x8 => include_str!("../../shaders/common/matrices_8.wgsl"),
+    });
+    // Of f32, workgroup memory holds half as many tokens. Staged rows are whole 16 bytes, and no multiple of 128 bytes, so that
+    // they lie in different banks.
+    let (spec, tokens, pitch) = match matrices.shape {
+        MatrixShape::F16x16 | MatrixShape::F16x8 => (spec.enable("f16").include(NUM_F16), 32, 40),
+        MatrixShape::F32x8 => (spec.include(NUM_F32), 16, 36),
     };
-    let spec = spec.enable("wgpu_cooperative_matrix").include(of_shape);
     let spec = spec.include(include_str!("../../shaders/common/lane_matrices.wgsl"));
     let spec = spec.include(include_str!("../../shaders/common/products_coopmat.wgsl"));
     // Pairs of rows are of one invocation.
     let rows = (MATRIX_ROWS / matrices.subgroup).max(2);
-    (spec.u32("LANES", matrices.subgroup).u32("ROWS", rows).u32("TOKENS", tokens), tokens)
+    (spec.u32("LANES", matrices.subgroup).u32("ROWS", rows).u32("TOKENS", tokens).u32("PITCH", pitch), tokens)
 }
 
 /// Rows of a workgroup that multiplies by cooperative matrices: TILE in products_coopmat.wgsl.
 const MATRIX_ROWS: usize = 64;
 
 pub(super) const LINEAR_COMMON: &str = include_str!("../../shaders/common/linear.wgsl");
+const NUM_F32: &str = include_str!("../../shaders/common/num_f32.wgsl");
+const NUM_F16: &str = include_str!("../../shaders/common/num_f16.wgsl");
 const MATHS_F32: &str = include_str!("../../shaders/common/maths_f32.wgsl");
 const MATHS_F16: &str = include_str!("../../shaders/common/maths_f16.wgsl");
 const TOKENS_1: &str = include_str!("../../shaders/common/tokens_1.wgsl");
